@@ -1,0 +1,1 @@
+"""The fine-tuning pipeline itself: plain Python that never imports Airflow."""

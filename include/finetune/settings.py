@@ -1,0 +1,31 @@
+"""Every setting that comes from the environment, read in this one place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
+INCLUDE_DIR = PROJECT_ROOT / "include"
+ON_MACHINE_DIR = INCLUDE_DIR / "on_machine"
+REQUIREMENTS_DIR = INCLUDE_DIR / "requirements"
+
+
+def home_dir() -> Path:
+    """Return where this installation keeps its state: ``FINETUNE_HOME``, else ``.finetune`` beside the code."""
+    return Path(os.environ.get("FINETUNE_HOME") or PROJECT_ROOT / ".finetune").absolute()
+
+
+def recipes_dir() -> Path:
+    """Return the folder of recipes: ``FINETUNE_RECIPES_DIR``, else ``include/recipes``."""
+    return Path(os.environ.get("FINETUNE_RECIPES_DIR") or INCLUDE_DIR / "recipes").absolute()
+
+
+def default_store_url() -> str:
+    """Return the store of recipes that name none: ``FINETUNE_STORE``, else a folder of ``home_dir()``."""
+    return os.environ.get("FINETUNE_STORE") or f"file://{home_dir()}/store"
+
+
+def local_machines_dir() -> Path:
+    """Return the folder in which every local machine has its working directory."""
+    return home_dir() / "machines"
