@@ -1,0 +1,116 @@
+"""What every section of a recipe shares: strictness, and the few kinds of text that need a look."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+_VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
+
+T = TypeVar("T")
+
+
+class Section(BaseModel):
+    """One part of a recipe: unknown keys refused, no conversion between types, nothing changed afterwards."""
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        validate_default=False,
+        protected_namespaces=(),
+    )
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong, and where: the field's path, relative to the section that found it."""
+
+    path: tuple[str | int, ...]
+    message: str
+
+
+def raise_problems(problems: Sequence[Problem]) -> None:
+    """Raise all problems as one validation error, if there are any."""
+    if problems:
+        text = "; ".join(problem.message.replace("{", "(").replace("}", ")") for problem in problems)
+        raise PydanticCustomError("recipe_problems", text, {"problems": list(problems)})  # type: ignore[arg-type]
+
+
+def raise_problem(message: str) -> None:
+    """Raise one problem with the field that is being validated."""
+    raise_problems([Problem((), message)])
+
+
+def expand_variables(value: Any) -> Any:
+    """Replace ``${NAME}`` and ``${NAME:-default}`` in a text by environment variables; other values pass."""
+    if not isinstance(value, str):
+        return value
+    missing: list[str] = []
+
+    def replace(match: re.Match[str]) -> str:
+        found = os.environ.get(match["name"]) or match["default"]
+        if found is None:
+            missing.append(match["name"])
+        return found or ""
+
+    expanded = _VARIABLE.sub(replace, value)
+    if missing:
+        names = " and ".join(missing)
+        raise_problem(
+            f"given {value!r}, but the environment variable {names} is not set; set it, or write a default: "
+            f"${{{missing[0]}:-some value}}"
+        )
+    return expanded
+
+
+def _empty_to_none(value: Any) -> Any:
+    return None if value == "" else value
+
+
+def resolve_path(value: str, info: ValidationInfo) -> str:
+    """Return a local path made absolute: ``~`` expanded, a relative one taken from the recipe file's folder.
+
+    URLs pass unchanged. Without a recipe file (a recipe read back from a record) paths are absolute already.
+    """
+    if "://" in value:
+        return value
+    path = Path(value).expanduser()
+    folder = (info.context or {}).get("folder")
+    if not path.is_absolute() and folder is None:
+        raise_problem(f"given {value!r}; a path must be absolute here")
+    return os.path.normpath(Path(folder or "/") / path)
+
+
+def _refuse_repeats(values: tuple[T, ...]) -> tuple[T, ...]:
+    repeated = sorted({str(value) for value in values if values.count(value) > 1})
+    if repeated:
+        raise_problem(f"has {', '.join(repeated)} more than once")
+    return values
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+Tuple = BeforeValidator(_as_tuple)
+"""Lets YAML's lists fill a tuple, which stays frozen, without loosening what is inside."""
+
+Distinct = AfterValidator(_refuse_repeats)
+EnvText = Annotated[str, BeforeValidator(expand_variables)]
+"""A text in which environment variables are expanded."""
+
+OptionalEnvText = Annotated[str | None, BeforeValidator(_empty_to_none), BeforeValidator(expand_variables)]
+"""The same, where an empty text means null."""
+
+LocalPath = Annotated[str, AfterValidator(resolve_path)]
+HUB_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$"
+"""``owner/name`` as the Hugging Face Hub allows it (huggingface_hub's ``validate_repo_id``: at most 96 characters)."""

@@ -1,0 +1,164 @@
+"""The conversations that a model is trained on."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from finetune.recipe.base import (
+    HUB_ID_PATTERN,
+    Distinct,
+    LocalPath,
+    Problem,
+    Section,
+    Tuple,
+    raise_problem,
+    raise_problems,
+)
+from finetune.recipe.model import check_exactly_one
+
+FileFormat = Literal["json", "parquet"]
+COLUMN_SETS: tuple[tuple[str, ...], ...] = (("messages",), ("prompt", "completion"), ("question", "answer"))
+"""The columns that MaxText's chat pipeline knows how to read."""
+
+_SUFFIX_FORMATS: dict[str, FileFormat] = {
+    ".jsonl": "json",
+    ".json": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+}
+_HUB_FIELDS = ("subset", "revision", "train_split", "heldout_split")
+_FILES_FIELDS = ("heldout_files", "format")
+
+
+def _check_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
+    if columns not in COLUMN_SETS:
+        allowed = " or ".join(f"[{', '.join(names)}]" for names in COLUMN_SETS)
+        raise_problem(f"given [{', '.join(columns)}]; the trainer reads {allowed}, in this order")
+    return columns
+
+
+FilePatterns = Annotated[tuple[LocalPath, ...], Tuple, Distinct]
+
+
+class DatasetSource(Section):
+    """Where the conversations come from: exactly one of `bundled`, `hub` and `files`."""
+
+    bundled: Literal["chatterbot"] | None = Field(
+        None,
+        description="A dataset that comes from PyPI: the English dialogues of ChatterBot's corpus.",
+        examples=["chatterbot"],
+    )
+    hub: str | None = Field(
+        None,
+        pattern=HUB_ID_PATTERN,
+        description="A dataset of the Hugging Face Hub, as `owner/name`.",
+        examples=["HuggingFaceH4/ultrachat_200k"],
+    )
+    subset: str | None = Field(
+        None,
+        min_length=1,
+        description="With `hub` only: the dataset's subset (configuration), where it has several.",
+    )
+    revision: str | None = Field(
+        None,
+        min_length=1,
+        description="With `hub` only: the branch, tag or commit to take; null means `main`.",
+    )
+    train_split: str | None = Field(
+        None,
+        min_length=1,
+        description="With `hub` only: the split to train on; null means `train`.",
+        examples=["train_sft"],
+    )
+    heldout_split: str | None = Field(
+        None,
+        min_length=1,
+        description="With `hub` only: the split that is kept out of training, to measure with.",
+        examples=["test_sft"],
+    )
+    files: FilePatterns | None = Field(
+        None,
+        min_length=1,
+        description="Files to train on: paths (absolute, `~/...`, or relative to the recipe file) or URLs, `*` and `?` allowed.",
+        examples=[["data/*.jsonl", "gs://my-bucket/chats/*.parquet"]],
+    )
+    heldout_files: FilePatterns | None = Field(
+        None,
+        min_length=1,
+        description="With `files` only: the files that are kept out of training, to measure with.",
+    )
+    format: FileFormat | None = Field(
+        None,
+        description="With `files` only: `json` (one JSON object a line) or `parquet`; null means by the files' suffix"
+        " (.jsonl, .json, .ndjson, .parquet).",
+    )
+
+    @model_validator(mode="after")
+    def _check_together(self) -> DatasetSource:
+        problems = check_exactly_one(self, ("bundled", "hub", "files"), only_hub=_HUB_FIELDS)
+        if not problems and self.files is None:
+            problems += [
+                Problem((name,), "goes with `files` only; remove it")
+                for name in _FILES_FIELDS
+                if getattr(self, name) is not None
+            ]
+        if not problems and self.files is not None:
+            problems += _check_formats(self)
+        raise_problems(problems)
+        return self
+
+    def file_format(self, path: str) -> FileFormat:
+        """Return the format of one of the files."""
+        return self.format or _SUFFIX_FORMATS[PurePosixPath(path).suffix.lower()]
+
+
+def _check_formats(source: DatasetSource) -> list[Problem]:
+    """Return the files whose format cannot be told by their suffix, and formats mixed in one source."""
+    if source.format is not None:
+        return []
+    problems: list[Problem] = []
+    for field in ("files", "heldout_files"):
+        for index, pattern in enumerate(getattr(source, field) or ()):
+            suffix = PurePosixPath(pattern).suffix.lower()
+            if suffix not in _SUFFIX_FORMATS:
+                problems.append(
+                    Problem(
+                        (field, index),
+                        f"given {pattern!r}, whose suffix does not tell its format (known: {', '.join(_SUFFIX_FORMATS)});"
+                        " set dataset.source.format to json or parquet",
+                    )
+                )
+    return problems
+
+
+class DatasetSection(Section):
+    """Which conversations to train on, and which to keep for measuring."""
+
+    source: DatasetSource = Field(description="Where the conversations come from.")
+    heldout_percent: int = Field(
+        10,
+        ge=0,
+        le=50,
+        description="For `bundled` and for `files` without `heldout_files`: how many of a hundred conversations are kept out of"
+        " training. Which ones is decided by a hash of their first question, so it stays the same from run to run.",
+    )
+    columns: Annotated[tuple[str, ...], Tuple, AfterValidator(_check_columns)] = Field(
+        ("messages",),
+        description="The columns to read: `[messages]` (a list of role and content), `[prompt, completion]` or"
+        " `[question, answer]`.",
+    )
+
+    @model_validator(mode="after")
+    def _check_bundled_columns(self) -> DatasetSection:
+        if self.source.bundled is not None and self.columns != ("messages",):
+            raise_problems([Problem(("columns",), "must be [messages] for a bundled dataset")])
+        return self
+
+    def has_heldout(self) -> bool:
+        """Tell whether a part of the data is kept out of training."""
+        if self.source.hub is not None:
+            return self.source.heldout_split is not None
+        return self.source.heldout_files is not None or self.heldout_percent > 0
