@@ -66,6 +66,12 @@ class ReservationError(PipelineError):
     """The reservation is missing, full or not usable for this machine."""
 
 
+class ConnectionLost(PipelineError):  # noqa: N818
+    """The machine could not be reached this once, which says nothing about the machine or its jobs."""
+
+    retryable = True
+
+
 class MachineLost(PipelineError):  # noqa: N818
     """The machine is gone: preempted, host error or deleted."""
 

@@ -1,0 +1,1 @@
+"""Machines for stages: how they are made, found and deleted."""

@@ -1,0 +1,61 @@
+"""Find and end the processes of a local machine: each carries the machine's mark in its environment."""
+
+from __future__ import annotations
+
+import contextlib
+
+import psutil
+
+MARK = "FINETUNE_MACHINE"
+SETTLE_SECONDS = 1.0
+KILL_SECONDS = 10.0  # a killed process that is still there after this hangs in the kernel
+
+
+def build_mark(name: str, incarnation: str) -> str:
+    """Return the value of the mark that everything started on a machine carries."""
+    return f"{name}/{incarnation}"
+
+
+def find_processes(name: str, incarnation: str | None = None) -> list[psutil.Process]:
+    """Return the live processes of a machine (of any incarnation), PID namespaces notwithstanding.
+
+    A process whose environment cannot be read belongs to somebody else, so it is not one.
+    """
+    found = []
+    for process in psutil.process_iter():
+        try:
+            owner, _, age = process.environ().get(MARK, "").partition("/")
+            if owner == name and incarnation in (None, age) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def describe_process(process: psutil.Process) -> str:
+    """Return a process in words: pid and the start of its command line."""
+    try:
+        command = " ".join(process.cmdline()) or process.name()
+    except psutil.Error:
+        command = "ended just now"
+    return f"process {process.pid} ({command[:100]})"
+
+
+def end_processes(
+    name: str, incarnation: str | None, grace_seconds: float
+) -> tuple[list[str], list[psutil.Process]]:
+    """End every process of a machine; return what was ended, in words, and those that remain.
+
+    A short command that somebody runs there just now may finish first. The rest gets TERM, then KILL; asked
+    anew after each round, since a process may have started another one in the meantime.
+    """
+    psutil.wait_procs(find_processes(name, incarnation), timeout=SETTLE_SECONDS)
+    remaining = find_processes(name, incarnation)
+    ended = [describe_process(process) for process in remaining]
+    for method, seconds in (("terminate", grace_seconds), ("kill", KILL_SECONDS), ("kill", KILL_SECONDS)):
+        for process in remaining:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                getattr(process, method)()
+        psutil.wait_procs(remaining, timeout=seconds)
+        remaining = find_processes(name, incarnation)
+    return ended, remaining

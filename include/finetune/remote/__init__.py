@@ -1,0 +1,1 @@
+"""Detached jobs on a machine, and the ways to reach it."""

@@ -1,0 +1,34 @@
+"""What a way to reach a machine must offer: run one short command there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A command that has ended: 127 as exit code means that there is no such program."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
+
+
+class Transport(Protocol):
+    """Runs short commands on one machine; anything long is a job (``jobs.py``)."""
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_seconds: float = 60) -> Completed:
+        """Run a command to its end.
+
+        Raises:
+            ConnectionLost: The machine was not reached, or did not answer in time.
+        """
+        ...
+
+    async def run_async(
+        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_seconds: float = 60
+    ) -> Completed:
+        """Do the same without blocking the event loop; cancelling it ends the command."""
+        ...
