@@ -29,3 +29,18 @@ def default_store_url() -> str:
 def local_machines_dir() -> Path:
     """Return the folder in which every local machine has its working directory."""
     return home_dir() / "machines"
+
+
+def database_url() -> str | None:
+    """Return the metadata database of the Airflow started here: ``FINETUNE_DATABASE_URL``, else None for SQLite."""
+    return os.environ.get("FINETUNE_DATABASE_URL") or None
+
+
+def airflow_port() -> int:
+    """Return the preferred port of the Airflow started here: ``FINETUNE_AIRFLOW_PORT``, else 8080."""
+    return int(os.environ.get("FINETUNE_AIRFLOW_PORT") or 8080)
+
+
+def demo_recipe() -> str:
+    """Return the recipe that the demo runs: ``FINETUNE_DEMO_RECIPE``, else the 270M chat model."""
+    return os.environ.get("FINETUNE_DEMO_RECIPE") or "gemma3-270m-chat-local"
