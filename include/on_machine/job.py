@@ -38,6 +38,7 @@ LINUX = sys.platform == "linux"
 LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{0,99}")
+GRACE_SECONDS = 10.0  # for a job that makes way for another one
 KILL_SECONDS = 20.0  # a killed process that is still there after this hangs in the kernel
 RECORD_SECONDS = 60.0  # how long a full disk is given to record an exit code
 NAMESPACE_FLAGS = ("--pid", "--fork", "--mount-proc", "--kill-child")
@@ -76,6 +77,12 @@ def parse_proc_stat(text: str, boot_id: str) -> Process:
     return Process(int(pid), int(fields[1]), fields[0], f"{boot_id}/{fields[19]}")
 
 
+def parse_ps_line(line: str) -> Process:
+    """Parse a line of ``ps -o pid=,ppid=,state=,lstart=``, for machines without /proc."""
+    pid, parent, state, started = line.split(maxsplit=3)
+    return Process(int(pid), int(parent), state[0], started.strip())
+
+
 def read_processes(pids: Iterable[int] | None = None) -> dict[int, Process]:
     """Return the live processes by pid (all, or those asked for); zombies are not alive."""
     found: list[Process] = []
@@ -87,10 +94,10 @@ def read_processes(pids: Iterable[int] | None = None) -> dict[int, Process]:
                 found.append(parse_proc_stat(Path(f"/proc/{pid}/stat").read_text(errors="replace"), boot_id))
     else:
         whom = ["-ax"] if pids is None else ["-p", ",".join(map(str, pids))]
-        listing = subprocess.run(["ps", *whom, "-o", "pid=,ppid=,state=,lstart="], stdout=-1, check=False)
-        for line in listing.stdout.decode().splitlines():
-            pid_text, parent, state, started = line.split(maxsplit=3)
-            found.append(Process(int(pid_text), int(parent), state[0], started.strip()))
+        listing = subprocess.run(
+            ["ps", *whom, "-o", "pid=,ppid=,state=,lstart="], stdout=subprocess.PIPE, check=False
+        )
+        found += [parse_ps_line(line) for line in listing.stdout.decode().splitlines()]
     return {process.pid: process for process in found if process.state not in "ZX"}
 
 
@@ -404,7 +411,9 @@ def start(root: Path, request: Answer) -> Answer:
         if generations and can_attach(generations[-1], str(request["digest"])):
             return {**describe(generations[-1]), "attached": True}
         if generations:
-            left = cancel_generation(generations[-1], float(request.get("grace_seconds", 10)))
+            if find_supervisor(generations[-1]) is not None:
+                (generations[-1] / "cancelled").touch()
+            left = end_generation(generations[-1], GRACE_SECONDS)
             if left:
                 raise JobError(f"the earlier job {job.name} cannot be killed: pids {left}")
         generation = job / str(int(generations[-1].name) + 1 if generations else 1)
@@ -424,11 +433,14 @@ def can_attach(generation: Path, digest: str) -> bool:
 
 
 def poll(root: Path, request: Answer) -> Answer:
-    """Answer a generation's state and up to ``limit`` bytes of its log from ``offset``."""
+    """Answer a generation's state and up to ``limit`` bytes from ``offset`` of its log, or of another file of its own."""
     generation = find_generation(root, request)
+    file = str(request.get("file", "log"))
+    if not NAME.fullmatch(file):
+        raise JobError(f"{file!r} is no name for a file of a job: letters, digits, '.', '_' and '-' only")
     answer = describe(generation)  # before the log: what an ended job wrote is then all there
     data, size = b"", 0
-    with contextlib.suppress(FileNotFoundError), (generation / "log").open("rb") as log:
+    with contextlib.suppress(FileNotFoundError), (generation / file).open("rb") as log:
         size = os.fstat(log.fileno()).st_size
         log.seek(int(request["offset"]))
         data = log.read(int(request["limit"]))
@@ -437,7 +449,9 @@ def poll(root: Path, request: Answer) -> Answer:
 
 def collect(root: Path, request: Answer) -> Answer:
     """Mark a generation's result as consumed: the next start begins anew."""
-    (find_generation(root, request) / "collected").touch()
+    generation = find_generation(root, request)
+    if generation.is_dir():
+        (generation / "collected").touch()
     return {}
 
 
@@ -447,17 +461,21 @@ def cancel(root: Path, request: Answer) -> Answer:
     if not generation.is_dir():
         return {"left": []}
     with locked(generation.parent):
-        return {"left": cancel_generation(generation, float(request["grace_seconds"]))}
-
-
-def cancel_generation(generation: Path, grace_seconds: float) -> list[int]:
-    """Send TERM, then KILL, to the whole tree and wait until it is gone; return the pids that are left."""
-    with contextlib.suppress(FileNotFoundError):
         (generation / "cancelled").touch()
-    supervisor = find_supervisor(generation)
-    if supervisor is None:
-        return []
+        return {"left": end_generation(generation, float(request["grace_seconds"]))}
+
+
+def end_generation(generation: Path, grace_seconds: float) -> list[int]:
+    """Send TERM, then KILL, to the whole tree and wait until it is gone; return the pids that are left."""
     command = str(generation / "command")
+    supervisor = find_supervisor(generation)
+    if supervisor is None:  # what it kept is about to end by itself
+
+        def find_kept() -> list[int]:
+            return [pid for pid in read_processes() if read_argv(pid)[-1:] == [command]]
+
+        wait_until(lambda: not find_kept(), KILL_SECONDS)
+        return find_kept()
     deadline = time.monotonic() + grace_seconds
 
     def is_gone() -> bool:
