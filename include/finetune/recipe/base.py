@@ -7,14 +7,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
-
-T = TypeVar("T")
 
 
 class Section(BaseModel):
@@ -42,7 +40,7 @@ def raise_problems(problems: Sequence[Problem]) -> None:
     """Raise all problems as one validation error, if there are any."""
     if problems:
         text = "; ".join(problem.message.replace("{", "(").replace("}", ")") for problem in problems)
-        raise PydanticCustomError("recipe_problems", text, {"problems": list(problems)})  # type: ignore[arg-type]
+        raise PydanticCustomError("recipe_problems", text, {"problems": list(problems)})
 
 
 def raise_problem(message: str) -> None:
@@ -90,7 +88,7 @@ def resolve_path(value: str, info: ValidationInfo) -> str:
     return os.path.normpath(Path(folder or "/") / path)
 
 
-def _refuse_repeats(values: tuple[T, ...]) -> tuple[T, ...]:
+def _refuse_repeats[T](values: tuple[T, ...]) -> tuple[T, ...]:
     repeated = sorted({str(value) for value in values if values.count(value) > 1})
     if repeated:
         raise_problem(f"has {', '.join(repeated)} more than once")
@@ -113,4 +111,4 @@ OptionalEnvText = Annotated[str | None, BeforeValidator(_empty_to_none), BeforeV
 
 LocalPath = Annotated[str, AfterValidator(resolve_path)]
 HUB_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$"
-"""``owner/name`` as the Hugging Face Hub allows it (huggingface_hub's ``validate_repo_id``: at most 96 characters)."""
+"""``owner/name`` as the Hugging Face Hub allows it (huggingface_hub's ``validate_repo_id``)."""

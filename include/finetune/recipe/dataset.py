@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
@@ -40,6 +41,21 @@ def _check_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
     return columns
 
 
+def _check_split(split: str | None) -> str | None:
+    if split is not None and re.fullmatch(r"\w+(?:\.\w+)*", split) is None:
+        raise_problem(
+            f"given {split!r}; must be a split's bare name, such as train (a slice cannot be streamed)"
+        )
+    return split
+
+
+def _check_revision(revision: str | None) -> str | None:
+    if revision not in (None, "main"):
+        raise_problem(f"given {revision!r}; MaxText reads the main branch of a dataset only, so leave it out")
+    return revision
+
+
+SplitName = Annotated[str | None, AfterValidator(_check_split)]
 FilePatterns = Annotated[tuple[LocalPath, ...], Tuple, Distinct]
 
 
@@ -62,27 +78,25 @@ class DatasetSource(Section):
         min_length=1,
         description="With `hub` only: the dataset's subset (configuration), where it has several.",
     )
-    revision: str | None = Field(
+    revision: Annotated[str | None, AfterValidator(_check_revision)] = Field(
         None,
-        min_length=1,
-        description="With `hub` only: the branch, tag or commit to take; null means `main`.",
+        description="With `hub` only: null or `main`, because MaxText reads no other revision of a dataset.",
     )
-    train_split: str | None = Field(
+    train_split: SplitName = Field(
         None,
-        min_length=1,
         description="With `hub` only: the split to train on; null means `train`.",
         examples=["train_sft"],
     )
-    heldout_split: str | None = Field(
+    heldout_split: SplitName = Field(
         None,
-        min_length=1,
         description="With `hub` only: the split that is kept out of training, to measure with.",
         examples=["test_sft"],
     )
     files: FilePatterns | None = Field(
         None,
         min_length=1,
-        description="Files to train on: paths (absolute, `~/...`, or relative to the recipe file) or URLs, `*` and `?` allowed.",
+        description="Files to train on: paths (absolute, `~/...`, or relative to the recipe file) or URLs,"
+        " `*` and `?` allowed.",
         examples=[["data/*.jsonl", "gs://my-bucket/chats/*.parquet"]],
     )
     heldout_files: FilePatterns | None = Field(
@@ -92,8 +106,8 @@ class DatasetSource(Section):
     )
     format: FileFormat | None = Field(
         None,
-        description="With `files` only: `json` (one JSON object a line) or `parquet`; null means by the files' suffix"
-        " (.jsonl, .json, .ndjson, .parquet).",
+        description="With `files` only: `json` (one JSON object a line) or `parquet`; null means by the"
+        " files' suffix (.jsonl, .json, .ndjson, .parquet; .gz after it is unpacked).",
     )
 
     @model_validator(mode="after")
@@ -105,32 +119,46 @@ class DatasetSource(Section):
                 for name in _FILES_FIELDS
                 if getattr(self, name) is not None
             ]
-        if not problems and self.files is not None:
-            problems += _check_formats(self)
+        if not problems:
+            problems += _check_formats(self) + _check_apart(self)
         raise_problems(problems)
         return self
 
     def file_format(self, path: str) -> FileFormat:
         """Return the format of one of the files."""
-        return self.format or _SUFFIX_FORMATS[PurePosixPath(path).suffix.lower()]
+        return self.format or _SUFFIX_FORMATS[_format_suffix(path)]
+
+
+def _format_suffix(path: str) -> str:
+    return PurePosixPath(path.lower().removesuffix(".gz")).suffix
+
+
+def _check_apart(source: DatasetSource) -> list[Problem]:
+    """Return what is both trained on and held out."""
+    if source.hub is not None and source.heldout_split == (source.train_split or "train"):
+        return [Problem(("heldout_split",), f"given {source.heldout_split!r}, which is trained on too")]
+    both = set(source.files or ()) & set(source.heldout_files or ())
+    return (
+        [Problem(("heldout_files",), f"has {', '.join(sorted(both))}, which is trained on too")]
+        if both
+        else []
+    )
 
 
 def _check_formats(source: DatasetSource) -> list[Problem]:
-    """Return the files whose format cannot be told by their suffix, and formats mixed in one source."""
+    """Return the files whose format their suffix does not tell."""
     if source.format is not None:
         return []
     problems: list[Problem] = []
     for field in ("files", "heldout_files"):
         for index, pattern in enumerate(getattr(source, field) or ()):
-            suffix = PurePosixPath(pattern).suffix.lower()
-            if suffix not in _SUFFIX_FORMATS:
-                problems.append(
-                    Problem(
-                        (field, index),
-                        f"given {pattern!r}, whose suffix does not tell its format (known: {', '.join(_SUFFIX_FORMATS)});"
-                        " set dataset.source.format to json or parquet",
-                    )
+            if _format_suffix(pattern) not in _SUFFIX_FORMATS:
+                known = ", ".join(_SUFFIX_FORMATS)
+                message = (
+                    f"given {pattern!r}, whose suffix does not tell its format ({known});"
+                    " set dataset.source.format to json or parquet"
                 )
+                problems.append(Problem((field, index), message))
     return problems
 
 
@@ -142,20 +170,31 @@ class DatasetSection(Section):
         10,
         ge=0,
         le=50,
-        description="For `bundled` and for `files` without `heldout_files`: how many of a hundred conversations are kept out of"
-        " training. Which ones is decided by a hash of their first question, so it stays the same from run to run.",
+        description="For `bundled` (1 at least) and for `files` without `heldout_files`: how many of a"
+        " hundred conversations are kept out of training. Which ones is decided by a hash of their first"
+        " question, so it stays the same from run to run.",
     )
     columns: Annotated[tuple[str, ...], Tuple, AfterValidator(_check_columns)] = Field(
         ("messages",),
-        description="The columns to read: `[messages]` (a list of role and content), `[prompt, completion]` or"
-        " `[question, answer]`.",
+        description="The columns to read: `[messages]` (a list of role and content), `[prompt, completion]`"
+        " or `[question, answer]`.",
     )
 
     @model_validator(mode="after")
-    def _check_bundled_columns(self) -> DatasetSection:
+    def _check_bundled(self) -> DatasetSection:
+        problems: list[Problem] = []
         if self.source.bundled is not None and self.columns != ("messages",):
-            raise_problems([Problem(("columns",), "must be [messages] for a bundled dataset")])
+            problems.append(Problem(("columns",), "must be [messages] for a bundled dataset"))
+        if self.source.bundled is not None and self.heldout_percent == 0:
+            problems.append(
+                Problem(("heldout_percent",), "given 0; must be at least 1 for a bundled dataset")
+            )
+        raise_problems(problems)
         return self
+
+    def training_columns(self) -> tuple[str, ...]:
+        """Return the columns that the trainer reads: files are brought into ``messages`` first."""
+        return self.columns if self.source.hub is not None else ("messages",)
 
     def has_heldout(self) -> bool:
         """Tell whether a part of the data is kept out of training."""

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from finetune.recipe.base import Problem
 from finetune.recipe.suggest import did_you_mean, list_names, show_value
-from finetune.recipe.walk import find_section, section_classes, kind_values, walk_fields
+from finetune.recipe.walk import find_section, kind_values, section_classes, walk_fields
 
 _TYPE_WORDS = {
     "int_type": "a whole number",
@@ -33,7 +33,7 @@ _LIMIT_WORDS = {
 
 
 def explain_error(error: ValidationError, root: type[BaseModel], data: Any) -> list[Problem]:
-    """Return every problem of a validation error with its full path, each once, in the order of the schema."""
+    """Return every problem of a validation error with its full path, each once, in the schema's order."""
     problems: list[Problem] = []
     for detail in error.errors(include_url=False):
         path = _strip_tags(detail["loc"], data)
@@ -46,7 +46,7 @@ def explain_error(error: ValidationError, root: type[BaseModel], data: Any) -> l
 
 
 def _strip_tags(loc: Sequence[str | int], data: Any) -> tuple[str | int, ...]:
-    """Return an error's path without what pydantic adds: the chosen ``kind``, and the tried types of a union."""
+    """Return an error's path without what pydantic adds: the chosen ``kind``, a union's tried types."""
     path: list[str | int] = []
     may_be_tag = False
     for step in loc:

@@ -54,7 +54,10 @@ def parse_recipe(text: str, path: Path) -> Recipe:
         data, path.parent, lambda problems: _error(path, [_line(p, document) for p in problems])
     )
     if recipe.name != path.stem or path.suffix not in SUFFIXES:
-        message = f"given {recipe.name!r}, but the file is {path.name}; rename the file to {recipe.name}.yaml, or the recipe"
+        message = (
+            f"given {recipe.name!r}, but the file is {path.name}; rename the file to"
+            f" {recipe.name}.yaml, or the recipe"
+        )
         raise _error(path, [_line(Problem(("name",), message), document)])
     return recipe
 
@@ -73,7 +76,7 @@ def build_recipe(
 
 
 def load_recipes(folder: Path) -> dict[Path, Recipe | RecipeError]:
-    """Return, for every recipe file of a folder, its recipe or its error: a broken one never hides the others.
+    """Return the recipe or the error of every recipe file of a folder: a broken one never hides the others.
 
     Raises:
         RecipeError: Where there is no such folder.

@@ -19,7 +19,7 @@ from finetune.recipe.suggest import did_you_mean, list_names
 ProvisioningModel = Literal["reservation-bound", "spot", "flex-start", "on-demand"]
 
 MAX_RUN_HOURS = 120 * 24
-"""Compute Engine's longest ``maxRunDuration``: 120 days (cloud.google.com/compute/docs/instances/limit-vm-runtime)."""
+"""Compute Engine's longest ``maxRunDuration`` (cloud.google.com/compute/docs/instances/limit-vm-runtime)."""
 
 MAX_FLEX_START_HOURS = 7 * 24
 """Flex-start's longest run: 7 days (cloud.google.com/compute/docs/instances/about-flex-start-vms)."""
@@ -56,13 +56,14 @@ class GoogleMachine(Section):
     )
     provisioning_model: ProvisioningModel = Field(
         "on-demand",
-        description="How the capacity is had: a `reservation-bound` machine needs `reservation`; `spot` may be taken away at any"
-        " time; `flex-start` waits for capacity and lasts at most 7 days.",
+        description="How the capacity is had: a `reservation-bound` machine needs `reservation`; `spot` may"
+        " be taken away at any time; `flex-start` waits for capacity and lasts at most 7 days.",
     )
     reservation: OptionalEnvText = Field(
         None,
         pattern=_RESERVATION_PATTERN,
-        description="The reservation's name, or `projects/<project>/reservations/<name>` for another project's.",
+        description="The reservation's name, or `projects/<project>/reservations/<name>` for another"
+        " project's.",
         examples=["my-reservation"],
     )
     network: EnvText = Field("default", min_length=1, description="The network to join.")
@@ -79,8 +80,8 @@ class GoogleMachine(Section):
         24,
         ge=1,
         le=MAX_RUN_HOURS,
-        description="Google itself deletes the machine after so long, even if everything here is dead."
-        " Must be more than `limits.train_hours`.",
+        description="Google itself deletes the machine after so long, even if everything here is dead. Must"
+        " be more than `limits.train_hours`.",
     )
 
     def check_capacity(self, machine: TpuMachineType | None) -> list[Problem]:
@@ -101,7 +102,8 @@ class GoogleMachine(Section):
                 problems.append(
                     Problem(
                         ("zones", index),
-                        f"given {zone!r}, which has no {machine.generation}.{did_you_mean(zone, machine.zones)}"
+                        f"given {zone!r}, which has no"
+                        f" {machine.generation}.{did_you_mean(zone, machine.zones)}"
                         f" It is in: {', '.join(machine.zones)}",
                     )
                 )
@@ -143,7 +145,10 @@ class ComputeEngineMachine(GoogleMachine):
                 unknown_type("machine_type", self.machine_type, (*tpu_machine_types(), *cpu_machine_types()))
             )
         if machine and self.boot_disk_type is not None and self.boot_disk_type not in machine.boot_disk_types:
-            text = f"given {self.boot_disk_type!r}; {self.machine_type} takes {', '.join(machine.boot_disk_types)}"
+            text = (
+                f"given {self.boot_disk_type!r}; {self.machine_type} takes"
+                f" {', '.join(machine.boot_disk_types)}"
+            )
             problems.append(Problem(("boot_disk_type",), text))
         raise_problems(problems)
         return self
@@ -197,21 +202,28 @@ class MachinesSection(Section):
     tpu: Machine = Field(description="The machine that trains.")
     cpu: Machine | None = Field(
         None,
-        description="The machine that converts and exports, so that no TPU is paid for meanwhile; null means the `tpu` machine.",
+        description="The machine that converts and exports, so that no TPU is paid for meanwhile; null means"
+        " the `tpu` machine.",
     )
 
     @model_validator(mode="after")
     def _check_roles(self) -> MachinesSection:
         problems: list[Problem] = []
         if isinstance(self.tpu, ComputeEngineMachine) and self.tpu.tpu() is None:
-            text = f"given {self.tpu.machine_type!r}, which has no TPU; the role tpu needs one of {', '.join(tpu_machine_types())}"
+            text = (
+                f"given {self.tpu.machine_type!r}, which has no TPU; the role tpu needs one of"
+                f" {', '.join(tpu_machine_types())}"
+            )
             problems.append(Problem(("tpu", "machine_type"), text))
         if isinstance(self.cpu, CloudTpuMachine):
             problems.append(
                 Problem(("cpu", "kind"), "given 'cloud-tpu'; the role cpu needs local or compute-engine")
             )
         if isinstance(self.cpu, ComputeEngineMachine) and self.cpu.tpu() is not None:
-            text = f"given {self.cpu.machine_type!r}, a TPU machine; leave `cpu` out to convert and export on the tpu machine"
+            text = (
+                f"given {self.cpu.machine_type!r}, a TPU machine; leave `cpu` out to convert and export"
+                f" on the tpu machine"
+            )
             problems.append(Problem(("cpu", "machine_type"), text))
         raise_problems(problems)
         return self

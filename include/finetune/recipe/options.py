@@ -23,8 +23,8 @@ RESERVED_OPTIONS: Mapping[str, str] = {
     "hardware": "is set from `machines`; write it there",
     "skip_jax_distributed_system": "is set from `machines`; write it there",
     "hf_access_token": "must never be in a recipe: give the token as the environment variable HF_TOKEN",
-    "enable_tensorboard": "stays off, because MaxText writes the Hub token into the TensorBoard files; the metrics are in the"
-    " run's events",
+    "enable_tensorboard": "stays off, because MaxText writes the Hub token into the TensorBoard files; the"
+    " metrics are in the run's events",
     "model_name": "is set from model.maxtext_name; write it there",
     "override_model_config": "is set as soon as model.overrides has an entry; write the options there",
     "load_parameters_path": _MODEL_SOURCE,
@@ -65,7 +65,8 @@ RESERVED_OPTIONS: Mapping[str, str] = {
 """MaxText options that the product sets, and what to write instead."""
 
 REFUSED_PREFIXES: Mapping[str, str] = {
-    "lora.": "is refused: MaxText's export of a LoRA run silently leaves the adapter out, so the model would be untrained",
+    "lora.": "is refused: MaxText's export of a LoRA run silently leaves the adapter out, so the model would"
+    " be untrained",
     "dpo.": "is refused: maxtext-sft does not train on preferences",
 }
 
@@ -139,7 +140,7 @@ def _check_value(name: str, value: Any, keywords: Mapping[str, Any]) -> str | No
 
 
 def check_model_options(options: Mapping[str, Any], maxtext_name: str, version: str) -> list[Problem]:
-    """Return the options that MaxText refuses because the model's own table sets them; paths are option names."""
+    """Return the options that MaxText refuses because the model's own table sets them."""
     own = load_options(version).models.get(maxtext_name, frozenset())
     message = f"is set by MaxText's table of {maxtext_name}; to change it, write it in model.overrides"
     return [Problem((name,), message) for name in options if name in own]

@@ -46,7 +46,7 @@ class RunParam:
     keywords: Mapping[str, Any]
 
     def schema(self) -> dict[str, Any]:
-        """Return the keyword arguments of a JSON-schema form field, title, description and section included."""
+        """Return a form field's JSON-schema keywords, with title, description and section."""
         return {
             "title": self.title,
             "description": self.description,

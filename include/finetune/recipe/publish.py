@@ -34,6 +34,9 @@ class ChecksSection(Section):
         examples=[["What is AI?"]],
     )
     max_new_tokens: int = Field(48, ge=1, le=2048, description="Tokens in an answer, at most.")
+    heldout_examples: int = Field(
+        200, ge=1, le=100_000, description="Held-out conversations to measure the loss on, at most."
+    )
     min_heldout_improvement: float | None = Field(
         0.0,
         ge=0,
@@ -83,7 +86,7 @@ Connections = Annotated[tuple[str, ...], Tuple, AfterValidator(_refuse_messages)
 
 
 class NotificationsSection(Section):
-    """Whom to tell. This version does not send messages yet and refuses any entry, so that nobody waits for one."""
+    """Whom to tell. This version sends no messages yet and refuses any entry: nobody shall wait for one."""
 
     on_success: Connections = Field((), description="Must be empty in this version.")
     on_failure: Connections = Field((), description="Must be empty in this version.")

@@ -40,13 +40,14 @@ def _check_schedule(schedule: str | None) -> str | None:
         raise_problem(
             f"{given}, which has {len(schedule.split())} fields; needs five: minute hour day month weekday"
         )
-    from croniter import (
-        croniter,
-    )  # Airflow's own reader of cron expressions; imported only for recipes with a schedule
+
+    # Airflow's own reader of cron expressions, imported only for recipes with a schedule.
+    from croniter import croniter  # type: ignore[import-untyped]
 
     if not croniter.is_valid(schedule):
         raise_problem(
-            f"{given}, which is no cron expression (minute 0-59, hour 0-23, day 1-31, month 1-12, weekday 0-7)"
+            f"{given}, which is no cron expression"
+            " (minute 0-59, hour 0-23, day 1-31, month 1-12, weekday 0-7)"
         )
     return schedule
 
@@ -90,7 +91,8 @@ class Recipe(Section):
     )
     schedule: Annotated[str | None, BeforeValidator(_explain_no), AfterValidator(_check_schedule)] = Field(
         None,
-        description="When to run, as a cron expression of five fields in UTC; null means only when triggered.",
+        description="When to run, as a cron expression of five fields in UTC; null means only when"
+        " triggered.",
         examples=["0 2 * * *"],
     )
     model: ModelSection = Field(description="Which model to fine-tune.")
@@ -99,8 +101,8 @@ class Recipe(Section):
     machines: MachinesSection = Field(description="Which machine each role gets.")
     store: Annotated[OptionalEnvText, AfterValidator(_check_store)] = Field(
         None,
-        description="Where runs, checkpoints and caches are kept: `gs://bucket/folder`, `file:///path` or an absolute path; null"
-        " means the installation's default (the environment variable FINETUNE_STORE).",
+        description="Where runs, checkpoints and caches are kept: `gs://bucket/folder`, `file:///path` or an"
+        " absolute path; null means the installation's default (the environment variable FINETUNE_STORE).",
         examples=["gs://my-bucket/finetune"],
     )
     limits: LimitsSection = Field(default_factory=LimitsSection, description="How long each stage may take.")
@@ -160,13 +162,14 @@ class Recipe(Section):
         if not isinstance(machine, GoogleMachine) or machine.max_run_hours > self.limits.train_hours:
             return []
         text = (
-            f"given {machine.max_run_hours}; must be more than limits.train_hours ({self.limits.train_hours}), or the machine"
+            f"given {machine.max_run_hours}; must be more than limits.train_hours"
+            f" ({self.limits.train_hours}), or the machine"
             " would be deleted in mid-training"
         )
         return [Problem(("machines", "tpu", "max_run_hours"), text)]
 
     def digest(self) -> str:
-        """Return the SHA-256 of everything that the recipe says, defaults included, as 64 hexadecimal digits."""
+        """Return the SHA-256 of all that the recipe says, defaults included, as 64 hexadecimal digits."""
         text = json.dumps(
             self.model_dump(mode="json"), sort_keys=True, ensure_ascii=True, separators=(",", ":")
         )

@@ -39,7 +39,7 @@ _brief = reprlib.Repr(maxstring=80, maxlist=6, maxdict=4, maxlevel=2, maxother=8
 
 
 def find_nearest(name: str, allowed: Iterable[str]) -> str | None:
-    """Return the allowed name that is spelled most like this one, or means the same; ``None`` if none is near."""
+    """Return the allowed name that is spelled most like this one, or means the same; else ``None``."""
     names = list(allowed)
     synonym = _SYNONYMS.get(name.lower())
     if synonym in names:

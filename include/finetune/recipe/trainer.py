@@ -65,8 +65,8 @@ class MaxTextSft(Section):
         500,
         ge=1,
         title="Checkpoint period",
-        description="Steps from one checkpoint to the next, which is what a preemption can cost. (MaxText's own default of"
-        " 10,000 means none in most fine-tunes.)",
+        description="Steps from one checkpoint to the next, which is what a preemption can cost. (MaxText's"
+        " own default of 10,000 means none in most fine-tunes.)",
         json_schema_extra=_RUN_PARAM,
     )
     seed: int = Field(
@@ -88,8 +88,8 @@ class MaxTextSft(Section):
     )
     options: dict[str, OptionValue] = Field(
         default_factory=dict,
-        description="Any other option of MaxText, passed on as it is. Names and types are checked against the version's own"
-        " table; what the run sets itself is refused.",
+        description="Any other option of MaxText, passed on as it is. Names and types are checked against"
+        " the version's own table; what the run sets itself is refused.",
         examples=[{"dtype": "bfloat16", "warmup_steps_fraction": 0.1}],
     )
 

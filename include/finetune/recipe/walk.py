@@ -24,7 +24,7 @@ def section_classes(annotation: Any) -> list[type[BaseModel]]:
 
 
 def find_section(root: type[BaseModel], path: Sequence[str | int], data: Any) -> type[BaseModel] | None:
-    """Return the class of the section at a path; where there are several, the one whose ``kind`` the data names."""
+    """Return the class of the section at a path; of several, the one whose ``kind`` the data names."""
     section: type[BaseModel] | None = root
     for step in path:
         field = section.model_fields.get(str(step)) if section else None

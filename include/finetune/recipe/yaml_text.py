@@ -14,7 +14,7 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 Path_ = tuple[str | int, ...]
 
 
-class YamlProblem(Exception):  # noqa: N818
+class YamlProblem(Exception):
     """The text is no usable YAML.
 
     Args:
@@ -33,8 +33,8 @@ class YamlProblem(Exception):  # noqa: N818
 class _Loader(_Base):  # type: ignore[misc]
     """A safe loader with the plain values of YAML 1.2's core schema.
 
-    PyYAML reads YAML 1.1, in which ``2e-5`` is a text, ``on`` and ``no`` are booleans, ``1:30`` is 90 and a date is an
-    object. Underscores between digits (``10_000``) are kept from YAML 1.1, because people write them.
+    PyYAML reads YAML 1.1, in which ``2e-5`` is a text, ``on`` and ``no`` are booleans, ``1:30`` is 90 and a
+    date is an object. Underscores between digits (``10_000``) are kept from YAML 1.1.
     """
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
@@ -106,7 +106,7 @@ def read_yaml(text: str) -> YamlText:
     """Parse one YAML document.
 
     Raises:
-        YamlProblem: For a syntax error, a key given twice, more than one document or a value of no plain type.
+        YamlProblem: For a syntax error, a key given twice, a second document or a value of no plain type.
     """
     try:
         loader = _Loader(text)

@@ -1,4 +1,4 @@
-"""The options and models of each MaxText version, as data made by ``extract.py``: nothing here imports MaxText."""
+"""The options and models of each MaxText version, as data made by ``extract.py``, without MaxText itself."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ class MaxTextOptions:
 
     Args:
         version: The version of the package.
-        models: The models that convert from Hugging Face format and back, each with the options that its table sets:
-            MaxText refuses those on the command line unless the model is overridden.
-        architecture_options: Options that say what a model is, so that conversion, training and export must agree on them.
-        options: Every option's JSON-schema keywords (``type``, ``enum``, ``minimum``, ``default``, ``nullable``, ...).
+        models: The models that convert from Hugging Face format and back, each with the options that its
+            table sets: MaxText refuses those on the command line unless the model is overridden.
+        architecture_options: Options that say what a model is; conversion, training and export must agree.
+        options: Every option's JSON-schema keywords (``type``, ``enum``, ``minimum``, ``default``, ...), and
+            ``nullable``.
     """
 
     version: str

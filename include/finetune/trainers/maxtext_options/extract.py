@@ -1,7 +1,7 @@
 """Write the table of one MaxText version's options and models, read from its package without importing it.
 
-MaxText lists its options as pydantic classes in ``configs/types.py``. Importing that module needs JAX, so this reads the
-source as a syntax tree: any unpacked wheel will do, no installation::
+MaxText lists its options as pydantic classes in ``configs/types.py``. Importing that module needs JAX, so
+this reads the source as a syntax tree: any unpacked wheel will do, no installation::
 
     pip download --no-deps --no-binary :none: --only-binary :all: maxtext==0.2.5
     python -m zipfile -e maxtext-0.2.5-py3-none-any.whl unpacked
@@ -45,7 +45,7 @@ _NOT_ARCHITECTURE = {
 }
 """What some model tables set although it says how to train or store, not what the model is."""
 
-_SIMPLE_TYPES = {
+_SIMPLE_TYPES: dict[str, dict[str, Any]] = {
     "bool": {"type": "boolean"},
     "int": {"type": "integer"},
     "PositiveInt": {"type": "integer", "exclusiveMinimum": 0},
@@ -90,7 +90,7 @@ class Sources:
         return [value.value for value in values if isinstance(value, ast.Constant)]  # type: ignore[misc]
 
     def enum_default(self, member: ast.Attribute) -> Option:
-        """Return the default that a member of an enumeration stands for, nothing where it is no such member."""
+        """Return the default that an enumeration's member stands for, nothing for any other expression."""
         for node in getattr(self.classes.get(ast.unparse(member.value)), "body", ()):
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == member.attr:
                 return {"default": ast.literal_eval(node.value)}
@@ -98,7 +98,7 @@ class Sources:
 
 
 def describe_type(annotation: ast.expr, sources: Sources) -> Option | None:
-    """Return JSON-schema keywords for a type, ``None`` for a nested model; an unknown type gives no keywords."""
+    """Return JSON-schema keywords for a type, ``None`` for a nested model, none for an unknown type."""
     name = ast.unparse(annotation)
     if name in _SIMPLE_TYPES:
         return dict(_SIMPLE_TYPES[name])
@@ -133,7 +133,7 @@ def _describe_union(members: list[ast.expr], sources: Sources) -> Option:
 
 
 def describe_field(node: ast.AnnAssign, sources: Sources) -> Option | None:
-    """Return an option's keywords: type, limits, default where it is a literal; ``None`` for a nested model."""
+    """Return an option's keywords: type, limits, a literal default; ``None`` for a nested model."""
     option = describe_type(node.annotation, sources)
     if option is None:
         return None
@@ -151,7 +151,7 @@ def describe_field(node: ast.AnnAssign, sources: Sources) -> Option | None:
 
 
 def collect_options(class_name: str, sources: Sources, prefix: str = "") -> dict[str, Option]:
-    """Return every option of a configuration class and its bases; those of nested models as ``outer.inner``."""
+    """Return every option of a configuration class and its bases, nested models' as ``outer.inner``."""
     options: dict[str, Option] = {}
     for base in sources.base_names(class_name):
         if base in sources.classes:
@@ -181,7 +181,7 @@ def read_table_keys(path: Path, table: str) -> set[str]:
 
 
 def collect_models(package_dir: Path, options: dict[str, Option]) -> dict[str, list[str]]:
-    """Return the models that convert from Hugging Face format and back, each with the options that its table sets."""
+    """Return the models that convert from Hugging Face format and back, with what their tables set."""
     names = set(options["model_name"]["enum"])
     for entry in _TABLES:
         file, table = entry.split(":")
