@@ -15,7 +15,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from finetune.remote.jobs import Jobs
 from finetune.remote.transport import Transport
 
-Role = Literal["tpu", "cpu"]
+Role = Literal["tpu", "cpu", "worker"]
 ROLES: tuple[Role, ...] = get_args(Role)
 MAX_NAME_LENGTH = 63  # RFC 1035 labels, which cloud instances must be as well
 HALF_MADE = ""  # the incarnation of what a killed create or delete left: it can be deleted, not used

@@ -128,9 +128,11 @@ class Jobs:
         handle = JobHandle(name=name, generation=answer["generation"], digest=digest)
         return handle, parse_status(answer)
 
-    def poll(self, handle: JobHandle, offset: int, limit: int = DEFAULT_LIMIT_BYTES) -> JobStatus:
-        """Return the state and up to ``limit`` bytes of the log from byte ``offset``."""
-        return parse_status(self._ask("poll", build_poll_request(handle, offset, limit)), offset)
+    def poll(
+        self, handle: JobHandle, offset: int, limit: int = DEFAULT_LIMIT_BYTES, file: str = "log"
+    ) -> JobStatus:
+        """Return the state and up to ``limit`` bytes from byte ``offset`` of the log, or of another of the job's files."""
+        return parse_status(self._ask("poll", build_poll_request(handle, offset, limit, file)), offset)
 
     async def poll_async(self, handle: JobHandle, offset: int, limit: int = DEFAULT_LIMIT_BYTES) -> JobStatus:
         """Do the same without blocking the event loop."""
@@ -204,9 +206,15 @@ class Jobs:
         return dict(answer)
 
 
-def build_poll_request(handle: JobHandle, offset: int, limit: int) -> dict[str, Any]:
+def build_poll_request(handle: JobHandle, offset: int, limit: int, file: str = "log") -> dict[str, Any]:
     """Return the request of ``poll``."""
-    return {"name": handle.name, "generation": handle.generation, "offset": offset, "limit": limit}
+    return {
+        "name": handle.name,
+        "generation": handle.generation,
+        "offset": offset,
+        "limit": limit,
+        "file": file,
+    }
 
 
 def build_cancel_request(handle: JobHandle, grace_seconds: float) -> dict[str, Any]:

@@ -1,0 +1,5 @@
+"""``python -m finetune``."""
+
+from finetune.cli import app
+
+app()

@@ -1,0 +1,1 @@
+"""Training events, and what they mean."""
