@@ -433,11 +433,11 @@ def can_attach(generation: Path, digest: str) -> bool:
 
 
 def poll(root: Path, request: Answer) -> Answer:
-    """Answer a generation's state and up to ``limit`` bytes from ``offset`` of its log, or of another file of its own."""
+    """Answer a generation's state, and up to ``limit`` bytes from ``offset`` of its log or another file."""
     generation = find_generation(root, request)
     file = str(request.get("file", "log"))
     if not NAME.fullmatch(file):
-        raise JobError(f"{file!r} is no name for a file of a job: letters, digits, '.', '_' and '-' only")
+        raise JobError(f"{file!r} is no name for a job's file: letters, digits, '.', '_' and '-' only")
     answer = describe(generation)  # before the log: what an ended job wrote is then all there
     data, size = b"", 0
     with contextlib.suppress(FileNotFoundError), (generation / file).open("rb") as log:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -23,7 +24,9 @@ def stranger(machine: Machine) -> psutil.Process:
     """An orphan that looks like another program's multiprocessing helper."""
     helper = "import time; time.sleep(1000)  # multiprocessing.resource_tracker"
     command = f"'{sys.executable}' -c '{helper}' > /dev/null 2>&1 & echo $!"
-    shell = subprocess.run(["sh", "-c", command], capture_output=True, check=True, env={MARK: machine.mark})
+    shell = subprocess.run(
+        ["sh", "-c", command], capture_output=True, check=True, env={**os.environ, MARK: machine.mark}
+    )
     pid = int(shell.stdout)
     stranger = psutil.Process(pid)
     wait_for(lambda: "multiprocessing.resource_tracker" in " ".join(stranger.cmdline()), "the stranger runs")

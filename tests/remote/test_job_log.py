@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from finetune.errors import MachineFault
 from finetune.remote.jobs import JobHandle
+import pytest
 from remote_machine import Machine
 
 TEXT = "début — 训练 🙂 loss: 0.5\n"
@@ -43,3 +45,17 @@ def test_beyond_the_end_there_is_nothing(machine: Machine) -> None:
     machine.finish(handle)
     status = machine.jobs.poll(handle, 6)
     assert (status.log, status.next_offset, status.log_size) == (b"", 6, 6)
+
+
+def test_another_file_of_the_job_is_read_the_same_way(machine: Machine) -> None:
+    handle = machine.start("echo '{\"step\": 1}' > metrics.jsonl; echo in the log")
+    machine.finish(handle)
+    assert machine.jobs.poll(handle, 2, file="metrics.jsonl").log == b'step": 1}\n'
+    assert machine.jobs.poll(handle, 0, file="not-there-yet").log == b""
+
+
+@pytest.mark.parametrize("file", ["../1/log", "/etc/passwd", "..", ""])
+def test_a_file_outside_the_job_is_refused(machine: Machine, file: str) -> None:
+    handle = machine.start("exit 0")
+    with pytest.raises(MachineFault, match="no name for a job's file"):
+        machine.jobs.poll(handle, 0, file=file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from finetune.remote.local import LocalTransport, select_login_environment
@@ -25,6 +26,13 @@ def test_a_program_that_does_not_exist_is_127() -> None:
     ):
         assert completed.exit_code == 127
         assert b"no-such-program" in completed.stderr
+
+
+def test_a_program_that_may_not_be_run_is_126(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n")
+    assert LocalTransport().run([str(program)]).exit_code == 126
+    assert asyncio.run(LocalTransport().run_async([str(program)])).exit_code == 126
 
 
 def test_a_cancelled_command_is_ended(machine: Machine) -> None:

@@ -131,12 +131,19 @@ class Jobs:
     def poll(
         self, handle: JobHandle, offset: int, limit: int = DEFAULT_LIMIT_BYTES, file: str = "log"
     ) -> JobStatus:
-        """Return the state and up to ``limit`` bytes from byte ``offset`` of the log, or of another of the job's files."""
+        """Return the state, and up to ``limit`` bytes from byte ``offset`` of the log or another file.
+
+        A file is one in the job's own directory, and empty while it is not there.
+        """
         return parse_status(self._ask("poll", build_poll_request(handle, offset, limit, file)), offset)
 
-    async def poll_async(self, handle: JobHandle, offset: int, limit: int = DEFAULT_LIMIT_BYTES) -> JobStatus:
+    async def poll_async(
+        self, handle: JobHandle, offset: int, limit: int = DEFAULT_LIMIT_BYTES, file: str = "log"
+    ) -> JobStatus:
         """Do the same without blocking the event loop."""
-        return parse_status(await self._ask_async("poll", build_poll_request(handle, offset, limit)), offset)
+        return parse_status(
+            await self._ask_async("poll", build_poll_request(handle, offset, limit, file)), offset
+        )
 
     def collect(self, handle: JobHandle) -> None:
         """Say that the result was consumed, so that the next start begins anew."""

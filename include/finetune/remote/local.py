@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from finetune.errors import ConnectionLost
 from finetune.remote.transport import Completed
 
+NOT_EXECUTABLE, NO_SUCH_PROGRAM = 126, 127  # as a shell says it
+
 # What a login shell has. The scheduler's own variables (database, connections, Fernet key, tokens,
 # PYTHONPATH) must not reach a trainer, which writes some of what it finds into its logs.
 LOGIN_VARIABLE = re.compile(
@@ -55,7 +57,9 @@ class LocalTransport:
                 check=False,
             )
         except FileNotFoundError as error:
-            return Completed(127, b"", str(error).encode())
+            return Completed(NO_SUCH_PROGRAM, b"", str(error).encode())
+        except PermissionError as error:
+            return Completed(NOT_EXECUTABLE, b"", str(error).encode())
         except (OSError, subprocess.TimeoutExpired) as error:
             raise describe_lost_connection(argv, timeout_seconds, error) from error
         return Completed(done.returncode, done.stdout, done.stderr)
@@ -73,7 +77,9 @@ class LocalTransport:
                 env=self._build_environment(),
             )
         except FileNotFoundError as error:
-            return Completed(127, b"", str(error).encode())
+            return Completed(NO_SUCH_PROGRAM, b"", str(error).encode())
+        except PermissionError as error:
+            return Completed(NOT_EXECUTABLE, b"", str(error).encode())
         except OSError as error:
             raise describe_lost_connection(argv, timeout_seconds, error) from error
         try:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Completed:
-    """A command that has ended: 127 as exit code means that there is no such program."""
+    """A command that has ended; 126 and 127 as exit codes mean what they mean to a shell."""
 
     exit_code: int
     stdout: bytes
