@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -9,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainValidator, ValidationInfo
 from pydantic_core import PydanticCustomError
+
+from finetune.recipe.suggest import show_value
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
 
@@ -98,6 +101,24 @@ def _refuse_repeats[T](values: tuple[T, ...]) -> tuple[T, ...]:
 def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
+
+def _check_scalar(value: Any) -> Any:
+    if not isinstance(value, bool | int | float | str):
+        raise_problem(f"given {show_value(value)}; must be one number, text, true or false")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise_problem(f"given {value}; must be a finite number")
+    return value
+
+
+def _check_option_value(value: Any) -> Any:
+    if value is None or not isinstance(value, list | tuple):
+        return value if value is None else _check_scalar(value)
+    return tuple(_check_option_value(item) for item in value)
+
+
+Scalar = Annotated[bool | int | float | str, PlainValidator(_check_scalar)]
+OptionValue = Annotated[Any, PlainValidator(_check_option_value)]
+"""A MaxText option's value: a scalar, null, or a list of them."""
 
 Tuple = BeforeValidator(_as_tuple)
 """Lets YAML's lists fill a tuple, which stays frozen, without loosening what is inside."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
-from finetune.recipe.base import HUB_ID_PATTERN, LocalPath, Problem, Section, raise_problems
+from finetune.recipe.base import HUB_ID_PATTERN, LocalPath, Problem, Scalar, Section, raise_problems
 from finetune.recipe.suggest import did_you_mean
 from finetune.trainers.maxtext_options import load_options
-
-Scalar = bool | int | float | str
 
 
 class ModelSource(Section):
@@ -58,7 +56,7 @@ class ModelSection(Section):
         examples=["gemma3-4b"],
     )
     source: ModelSource = Field(description="Where the checkpoint comes from.")
-    overrides: dict[str, Annotated[Scalar, Field(union_mode="left_to_right")]] = Field(
+    overrides: dict[str, Scalar] = Field(
         default_factory=dict,
         description="MaxText's architecture options that differ from those of `maxtext_name`.",
         examples=[{"base_emb_dim": 640, "base_num_decoder_layers": 18}],

@@ -76,7 +76,6 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "number": (int, float),
     "string": (str,),
     "array": (tuple, list),
-    "object": (),
 }
 
 
@@ -123,6 +122,8 @@ def _check_value(name: str, value: Any, keywords: Mapping[str, Any]) -> str | No
             f"{given}; allowed: {list_names(repr(item) for item in allowed)}.{did_you_mean(value, allowed)}"
         )
     kind = keywords.get("type")
+    if kind == "object":
+        return "is a mapping, which cannot be passed on from a recipe"
     if kind is not None and (
         not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean")
     ):

@@ -33,6 +33,7 @@ _SYNONYMS = {
 """Names that other trainers and tools use for the same thing."""
 
 _MAX_LISTED = 24
+_MIN_BEGINNING = 3
 _SECRET_WORDS = ("token", "password", "secret", "api_key", "credential")
 
 _brief = reprlib.Repr(maxstring=80, maxlist=6, maxdict=4, maxlevel=2, maxother=80)
@@ -45,6 +46,9 @@ def find_nearest(name: str, allowed: Iterable[str]) -> str | None:
     if synonym in names:
         return synonym
     by_lower = {candidate.lower().replace("_", "-"): candidate for candidate in names}
+    beginnings = [candidate for candidate in by_lower if candidate.startswith(name.lower().replace("_", "-"))]
+    if len(name) >= _MIN_BEGINNING and len(beginnings) == 1:
+        return by_lower[beginnings[0]]
     matches = difflib.get_close_matches(name.lower().replace("_", "-"), by_lower, n=1, cutoff=0.6)
     return by_lower[matches[0]] if matches else None
 

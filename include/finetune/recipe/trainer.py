@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from finetune.recipe.base import Section, Tuple, raise_problems
-from finetune.recipe.model import Scalar
+from finetune.recipe.base import OptionValue, Section, raise_problems
 from finetune.recipe.options import check_options
 
-OptionValue = Annotated[Scalar | tuple[Scalar, ...] | None, Tuple]
 _RUN_PARAM: dict[str, Any] = {"run_param": "Training"}
 
 

@@ -123,7 +123,7 @@ def read_yaml(text: str) -> YamlText:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         words = [part for part in (error.context, error.problem) if part]
-        message = f"is not valid YAML: {', '.join(words)}.{_hint(str(error.problem))}"
+        message = f"is not valid YAML: {', '.join(words)}.{_hint(' '.join(words))}"
         raise YamlProblem(
             message, mark.line + 1 if mark else None, mark.column + 1 if mark else None
         ) from error
@@ -135,7 +135,7 @@ def _hint(problem: str) -> str:
     """Return what most often causes a syntax error, with a leading space."""
     if "alias" in problem:
         return " A text that starts with * (as a schedule may) needs quotes."
-    if "'\\t'" in problem:
+    if "'\\t'" in problem or "tab character" in problem:
         return " Indent with spaces, not tabs."
     if "mapping values are not allowed" in problem:
         return " A text with a colon and a space in it needs quotes; or the indentation is wrong."
