@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 from finetune.errors import MachineFault
 from finetune.remote.jobs import JobHandle
-import pytest
 from remote_machine import Machine
 
 TEXT = "début — 训练 🙂 loss: 0.5\n"

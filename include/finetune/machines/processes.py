@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import psutil
 
 MARK = "FINETUNE_MACHINE"
+POLL_SECONDS = 0.05
 SETTLE_SECONDS = 1.0
 KILL_SECONDS = 10.0  # a killed process that is still there after this hangs in the kernel
 
@@ -41,21 +43,29 @@ def describe_process(process: psutil.Process) -> str:
     return f"process {process.pid} ({command[:100]})"
 
 
+def wait_for_processes(name: str, incarnation: str | None, seconds: float) -> list[psutil.Process]:
+    """Wait until a machine has no process any more; return those that remain."""
+    deadline = time.monotonic() + seconds
+    while remaining := find_processes(name, incarnation):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(POLL_SECONDS)
+    return remaining
+
+
 def end_processes(
     name: str, incarnation: str | None, grace_seconds: float
 ) -> tuple[list[str], list[psutil.Process]]:
     """End every process of a machine; return what was ended, in words, and those that remain.
 
-    A short command that somebody runs there just now may finish first. The rest gets TERM, then KILL; asked
-    anew after each round, since a process may have started another one in the meantime.
+    A short command that somebody runs there just now may finish first. The rest gets TERM, then KILL, twice,
+    since a process may have started another one in the meantime.
     """
-    psutil.wait_procs(find_processes(name, incarnation), timeout=SETTLE_SECONDS)
-    remaining = find_processes(name, incarnation)
+    remaining = wait_for_processes(name, incarnation, SETTLE_SECONDS)
     ended = [describe_process(process) for process in remaining]
     for method, seconds in (("terminate", grace_seconds), ("kill", KILL_SECONDS), ("kill", KILL_SECONDS)):
         for process in remaining:
             with contextlib.suppress(psutil.NoSuchProcess):
                 getattr(process, method)()
-        psutil.wait_procs(remaining, timeout=seconds)
-        remaining = find_processes(name, incarnation)
+        remaining = wait_for_processes(name, incarnation, seconds)
     return ended, remaining
