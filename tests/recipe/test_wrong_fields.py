@@ -54,7 +54,7 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"machines.tpu.kind": "lokal"}, ["machines.tpu: given kind 'lokal'", "Did you mean `local`?"]),
     ({"model.source.bundled": "gemma3-270"}, ["allowed: gemma3-270m, tiny. Did you mean `gemma3-270m`?"]),
     # Name and schedule
-    ({"name": "Small"}, ["name: given 'Small'; must match ^[a-z]"]),
+    ({"name": "Small"}, ["name: given 'Small'; must be lower-case letters, digits and hyphens"]),
     ({"schedule": "@daily"}, ["schedule: given '@daily'; write it as five fields: '0 0 * * *'"]),
     ({"schedule": "0 2 * *"}, ["which has 4 fields; needs five: minute hour day month weekday"]),
     ({"schedule": "0 25 * * *"}, ["given '0 25 * * *', which is no cron expression", "hour 0-23"]),
@@ -73,7 +73,7 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
         ["model.source: needs exactly one of hub, directory, bundled; given `hub` and `directory`"],
     ),
     ({"model.source.revision": "main"}, ["model.source.revision: goes with `hub` only", "remove it"]),
-    ({"model.source": {"hub": "gemma"}}, ["model.source.hub: given 'gemma'; must match"]),
+    ({"model.source": {"hub": "gemma"}}, ["model.source.hub: given 'gemma'; must be `owner/name`"]),
     (
         {"model.overrides": {"base_emb_dims": 8}},
         ["model.overrides.base_emb_dims: ", "Did you mean `base_emb_dim`?"],
@@ -199,7 +199,7 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"machines.tpu": {**V6E, "boot_disk_gb": 10}}, ["boot_disk_gb: given 10; must be at least 50"]),
     (
         {"machines.tpu": {**V6E, "project": "My Project"}},
-        ["machines.tpu.project: given 'My Project'; must match"],
+        ["machines.tpu.project: given 'My Project'; must be a Google Cloud project's ID"],
     ),
     (
         {"machines.tpu": {**CLOUD_TPU, "accelerator_type": "v6e-16"}},
@@ -219,8 +219,11 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ),
     ({"store": "file://runs"}, ["write three slashes: file:///absolute/path"]),
     ({"store": "gs://"}, ["store: given 'gs://'; the bucket's name is missing"]),
-    ({"publish.gcs": {"uri": "my-bucket/models"}}, ["publish.gcs.uri: given 'my-bucket/models'; must match"]),
-    ({"publish.hub": {"repo_id": "model"}}, ["publish.hub.repo_id: given 'model'; must match"]),
+    (
+        {"publish.gcs": {"uri": "my-bucket/models"}},
+        ["publish.gcs.uri: given 'my-bucket/models'; must be gs://<bucket>/<folder>"],
+    ),
+    ({"publish.hub": {"repo_id": "model"}}, ["publish.hub.repo_id: given 'model'; must be `owner/name`"]),
     ({"notifications.on_failure": ["slack"]}, ["notifications.on_failure: ", "does not send messages yet"]),
 ]
 

@@ -131,5 +131,3 @@ OptionalEnvText = Annotated[str | None, BeforeValidator(_empty_to_none), BeforeV
 """The same, where an empty text means null."""
 
 LocalPath = Annotated[str, AfterValidator(resolve_path)]
-HUB_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}$"
-"""``owner/name`` as the Hugging Face Hub allows it (huggingface_hub's ``validate_repo_id``)."""

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from finetune.recipe import patterns
 from finetune.recipe.base import (
-    HUB_ID_PATTERN,
     Distinct,
     LocalPath,
     Problem,
@@ -69,7 +69,7 @@ class DatasetSource(Section):
     )
     hub: str | None = Field(
         None,
-        pattern=HUB_ID_PATTERN,
+        pattern=patterns.HUB_ID,
         description="A dataset of the Hugging Face Hub, as `owner/name`.",
         examples=["HuggingFaceH4/ultrachat_200k"],
     )

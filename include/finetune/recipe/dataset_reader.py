@@ -14,6 +14,7 @@ from finetune.recipe.recipe import Recipe
 from finetune.recipe.suggest import list_names
 
 MAX_PROBLEMS = 20
+WILDCARDS = "*?["
 _PARQUET_BATCH_ROWS = 1024
 
 
@@ -49,11 +50,15 @@ def find_files(patterns: tuple[str, ...], problems: Problems) -> list[str]:
             break
         try:
             matches = _expand(pattern)
+        except IsADirectoryError:
+            folder = pattern.rstrip("/")
+            problems.lines.append(f"{pattern} is a folder; write {folder}/*.jsonl for the files in it")
+            continue
         except (ImportError, ValueError, OSError) as error:
             problems.lines.append(f"{pattern} cannot be looked up: {error}")
             continue
         if not matches:
-            wildcard = any(character in pattern for character in "*?[")
+            wildcard = any(character in pattern for character in WILDCARDS)
             problems.lines.append(f"{pattern} {'matches no file' if wildcard else 'does not exist'}")
         found |= dict.fromkeys(matches)
     return list(found)
@@ -64,15 +69,13 @@ def _expand(pattern: str) -> list[str]:
     from fsspec.core import url_to_fs
 
     filesystem, path = url_to_fs(pattern)
-    scheme = pattern.partition("://")[0] + "://" if "://" in pattern else ""
-    if not scheme or scheme == "file://":
-        scheme = ""
-    if any(character in path for character in "*?["):
-        matches = sorted(match for match in filesystem.glob(path) if filesystem.isfile(match))
-        return [match if match.startswith(scheme) else scheme + match for match in map(str, matches)]
-    if filesystem.isdir(path):
-        raise IsADirectoryError(f"it is a folder; write {pattern.rstrip('/')}/*.jsonl for the files in it")
-    return [pattern.removeprefix("file://")] if filesystem.exists(path) else []
+    if any(character in path for character in WILDCARDS):
+        matches = sorted(str(match) for match in filesystem.glob(path) if filesystem.isfile(match))
+    elif filesystem.isdir(path):
+        raise IsADirectoryError(pattern)
+    else:
+        matches = [path] if filesystem.exists(path) else []
+    return [str(filesystem.unstrip_protocol(match)).removeprefix("file://") for match in matches]
 
 
 def read_files(files: list[str], recipe: Recipe, problems: Problems) -> Iterator[Conversation]:

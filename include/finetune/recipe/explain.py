@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from finetune.recipe import patterns
 from finetune.recipe.base import Problem
 from finetune.recipe.suggest import did_you_mean, list_names, show_value
 from finetune.recipe.walk import find_section, kind_values, section_classes, walk_fields
@@ -93,7 +94,7 @@ def _explain(detail: Any, path: tuple[str | int, ...], root: type[BaseModel], da
 
 
 _OTHER: dict[str, Callable[[dict[str, Any]], str]] = {
-    "string_pattern_mismatch": lambda context: f"must match {context['pattern']}",
+    "string_pattern_mismatch": lambda context: f"must be {patterns.WORDS[context['pattern']]}",
     "string_too_short": lambda context: "must not be empty",
     "string_too_long": lambda context: f"must have at most {context['max_length']} characters",
     "too_short": lambda context: f"needs at least {context['min_length']} entry",

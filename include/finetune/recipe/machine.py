@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from finetune.recipe import patterns
 from finetune.recipe.base import Distinct, EnvText, OptionalEnvText, Problem, Section, Tuple, raise_problems
 from finetune.recipe.catalogue import (
     TpuMachineType,
@@ -24,13 +25,6 @@ MAX_RUN_HOURS = 120 * 24
 MAX_FLEX_START_HOURS = 7 * 24
 """Flex-start's longest run: 7 days (cloud.google.com/compute/docs/instances/about-flex-start-vms)."""
 
-_PROJECT_PATTERN = r"^(?:[a-z0-9.-]+:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$"
-_NAME_PATTERN = r"^[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?$"
-_RESERVATION_PATTERN = (
-    r"^(?:projects/[^/\s]+/reservations/)?[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?(?:/reservationBlocks/[^/\s]+)?$"
-)
-_ACCOUNT_PATTERN = r"^[^@\s]+@[^@\s]+\.[^@\s]+$"
-
 Zones = Annotated[tuple[EnvText, ...], Tuple, Distinct]
 
 
@@ -47,7 +41,7 @@ class GoogleMachine(Section):
     """What Google's two kinds of machine share."""
 
     project: EnvText = Field(
-        pattern=_PROJECT_PATTERN,
+        pattern=patterns.PROJECT,
         description="The Google Cloud project to create it in and to bill.",
         examples=["my-project"],
     )
@@ -61,7 +55,7 @@ class GoogleMachine(Section):
     )
     reservation: OptionalEnvText = Field(
         None,
-        pattern=_RESERVATION_PATTERN,
+        pattern=patterns.RESERVATION,
         description="The reservation's name, or `projects/<project>/reservations/<name>` for another"
         " project's.",
         examples=["my-reservation"],
@@ -72,7 +66,7 @@ class GoogleMachine(Section):
     )
     service_account: OptionalEnvText = Field(
         None,
-        pattern=_ACCOUNT_PATTERN,
+        pattern=patterns.ACCOUNT,
         description="The account that the machine acts as; null means the project's default one.",
         examples=["trainer@my-project.iam.gserviceaccount.com"],
     )
@@ -119,10 +113,12 @@ class ComputeEngineMachine(GoogleMachine):
         examples=["ct6e-standard-8t"],
     )
     image_family: str | None = Field(
-        None, pattern=_NAME_PATTERN, description="The image family; null means Google's for the machine type."
+        None,
+        pattern=patterns.RESOURCE,
+        description="The image family; null means Google's for the machine type.",
     )
     image_project: str | None = Field(
-        None, pattern=_PROJECT_PATTERN, description="The project of the image family; null means Google's."
+        None, pattern=patterns.PROJECT, description="The project of the image family; null means Google's."
     )
     boot_disk_gb: int = Field(
         200,
@@ -167,7 +163,7 @@ class CloudTpuMachine(GoogleMachine):
     )
     runtime_version: str | None = Field(
         None,
-        pattern=_NAME_PATTERN,
+        pattern=patterns.RESOURCE,
         description="The TPU software version; null means Google's for the accelerator type.",
     )
 

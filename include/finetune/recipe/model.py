@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from finetune.recipe.base import HUB_ID_PATTERN, LocalPath, Problem, Scalar, Section, raise_problems
+from finetune.recipe import patterns
+from finetune.recipe.base import LocalPath, Problem, Scalar, Section, raise_problems
 from finetune.recipe.suggest import did_you_mean
 from finetune.trainers.maxtext_options import load_options
 
@@ -17,7 +18,7 @@ class ModelSource(Section):
 
     hub: str | None = Field(
         None,
-        pattern=HUB_ID_PATTERN,
+        pattern=patterns.HUB_ID,
         description="A model of the Hugging Face Hub, as `owner/name`.",
         examples=["google/gemma-3-4b-it"],
     )

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from finetune.recipe.base import HUB_ID_PATTERN, EnvText, Section, Tuple, raise_problem
+from finetune.recipe import patterns
+from finetune.recipe.base import EnvText, Section, Tuple, raise_problem
 
 
 class LimitsSection(Section):
@@ -50,7 +51,7 @@ class GcsTarget(Section):
     """A folder of a Google Cloud Storage bucket."""
 
     uri: EnvText = Field(
-        pattern=r"^gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](?:/[^\s]*)?$",
+        pattern=patterns.GCS_URI,
         description="Where the model goes.",
         examples=["gs://my-bucket/models/gemma3-4b"],
     )
@@ -60,7 +61,7 @@ class HubTarget(Section):
     """A model repository of the Hugging Face Hub."""
 
     repo_id: EnvText = Field(
-        pattern=HUB_ID_PATTERN,
+        pattern=patterns.HUB_ID,
         description="The repository, as `owner/name`.",
         examples=["my-org/gemma3-4b-ultrachat"],
     )

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
+from finetune.recipe import patterns
 from finetune.recipe.base import OptionalEnvText, Problem, Section, raise_problem, raise_problems
 from finetune.recipe.dataset import DatasetSection
 from finetune.recipe.machine import (
@@ -23,7 +24,6 @@ from finetune.recipe.options import check_model_options
 from finetune.recipe.publish import ChecksSection, LimitsSection, NotificationsSection, PublishSection
 from finetune.recipe.trainer import MaxTextSft
 
-NAME_PATTERN = r"^[a-z][a-z0-9-]{0,50}$"
 STORE_SCHEMES = ("file", "gs")
 Role = Literal["tpu", "cpu"]
 
@@ -81,7 +81,7 @@ class Recipe(Section):
     """A fine-tune: this model, this data, these steps, on those machines, published there."""
 
     name: str = Field(
-        pattern=NAME_PATTERN,
+        pattern=patterns.NAME,
         description="The recipe's name, which is also the file's: `<name>.yaml`.",
         examples=["gemma3-4b-ultrachat"],
     )
