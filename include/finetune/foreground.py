@@ -57,7 +57,6 @@ def _run_once(context: RunContext, name: str, say: Say) -> None:
         say(f"   {record.state}: {record.reason}")
         return
     monitor = TrainingMonitor(context) if name == "train" else None
-    deadline = time.monotonic() + runner.stage.limit_seconds
     try:
         while True:
             polled = runner.poll()
@@ -65,7 +64,7 @@ def _run_once(context: RunContext, name: str, say: Say) -> None:
                 say(f"   {line}")
             if polled.ended:
                 break
-            if time.monotonic() > deadline:
+            if runner.seconds_over_limit() > 0:
                 raise runner.time_out()
             time.sleep(POLL_SECONDS)
     except PipelineError as error:

@@ -53,6 +53,11 @@ class StageRunner:
         """The role of the machine that the stage runs on."""
         return self.context.machine_role(self.stage.role)
 
+    @property
+    def record_uri(self) -> str:
+        """Where the stage's record is."""
+        return str(self.context.store.stage_path(self.stage.name))
+
     def begin(self) -> StageRecord:
         """Start the stage's job, or take up the one that an earlier try started.
 
@@ -173,6 +178,11 @@ class StageRunner:
             )
         )
 
+    def seconds_over_limit(self) -> float:
+        """Return by how much the stage's job has outrun its limit; negative while it has not."""
+        started_at = self._running_record().started_at
+        return (datetime.now(UTC) - started_at).total_seconds() - self.stage.limit_seconds
+
     def time_out(self) -> StageTimeout:
         """Return the error for a job that ran longer than its stage may."""
         return StageTimeout(
@@ -197,7 +207,7 @@ class StageRunner:
         if known and known.succeeded and known.digest == self.stage.digest:
             return known.model_copy(
                 update={
-                    "reason": f"this run has done it already; to run it anew, delete {self._record_path()} and clear the task"
+                    "reason": f"this run has done it already; to run it anew, delete {self.record_uri} and clear the task"
                 }
             )
         if not self.stage.shared:
@@ -215,9 +225,6 @@ class StageRunner:
         )
         self.context.store.write_stage(reused)
         return reused
-
-    def _record_path(self) -> Path:
-        return self.context.store.stage_path(self.stage.name)
 
     def _inputs(self) -> dict[str, str]:
         plan = self.context.plan
@@ -270,7 +277,7 @@ class StageRunner:
             raise StageFailed(
                 f"the stage's record says {record.state if record else 'nothing'}, not that a job runs",
                 stage=self.stage.name,
-                resource=str(self._record_path()),
+                resource=str(self.record_uri),
                 next_step="clear the task",
             )
         return record

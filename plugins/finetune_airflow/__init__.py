@@ -1,0 +1,1 @@
+"""The pipeline's Airflow face: thin operators, sensors and triggers over ``finetune``."""

@@ -1,0 +1,1 @@
+"""Sensors: what runs beside a stage and watches it."""

@@ -1,0 +1,1 @@
+"""Triggers: what waits for a machine without holding a worker."""
