@@ -26,8 +26,8 @@ from finetune.demo.processes import Household, ProcessIdentity, proportional_mem
 from finetune.errors import PipelineError
 
 MARK_NAME = "FINETUNE_AIRFLOW_INSTANCE"
-# Measured: 3 s. After it, whatever is left is killed.
-STOP_GRACE_SECONDS = 15.0
+# Measured: 3 s. A second request ends a triggerer that waits in vain for its ended child; then all is killed.
+STOP_GRACE_SECONDS = 5.0
 PORT_ATTEMPTS = 3
 
 
