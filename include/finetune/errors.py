@@ -58,7 +58,7 @@ class QuotaError(PipelineError):
     """The account's quota does not allow the machine."""
 
 
-class AccessDenied(PipelineError):  # noqa: N818
+class AccessDenied(PipelineError):
     """The account lacks a role or permission."""
 
 
@@ -66,55 +66,55 @@ class ReservationError(PipelineError):
     """The reservation is missing, full or not usable for this machine."""
 
 
-class ConnectionLost(PipelineError):  # noqa: N818
+class ConnectionLost(PipelineError):
     """The machine could not be reached this once, which says nothing about the machine or its jobs."""
 
     retryable = True
 
 
-class MachineLost(PipelineError):  # noqa: N818
+class MachineLost(PipelineError):
     """The machine is gone: preempted, host error or deleted."""
 
     retryable = True
 
 
-class MachineFault(PipelineError):  # noqa: N818
+class MachineFault(PipelineError):
     """The machine is up but broken: devices missing, disk full, no interpreter."""
 
     retryable = True
 
 
-class JobLost(PipelineError):  # noqa: N818
+class JobLost(PipelineError):
     """A job's process is gone without an exit code (killed), on a machine that lives."""
 
     retryable = True
 
 
-class StageFailed(PipelineError):  # noqa: N818
+class StageFailed(PipelineError):
     """A stage's command ended with an error, or without the evidence of success."""
 
 
-class StageTimeout(PipelineError):  # noqa: N818
+class StageTimeout(PipelineError):
     """A stage ran longer than its limit; its job was cancelled."""
 
 
-class TrainingStalled(PipelineError):  # noqa: N818
+class TrainingStalled(PipelineError):
     """No training step for too long; the job was cancelled."""
 
 
-class TrainingDiverged(PipelineError):  # noqa: N818
+class TrainingDiverged(PipelineError):
     """The loss is not a finite number; the job was cancelled."""
 
 
-class TrainingIncomplete(PipelineError):  # noqa: N818
+class TrainingIncomplete(PipelineError):
     """The trainer ended without an error but without having done what was asked."""
 
 
-class ExportMismatch(PipelineError):  # noqa: N818
+class ExportMismatch(PipelineError):
     """The exported model is not what the source and the training say that it should be."""
 
 
-class QualityGateFailed(PipelineError):  # noqa: N818
+class QualityGateFailed(PipelineError):
     """A check on the model's quality failed; nothing is published."""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from airflow.configuration import conf
 from airflow.triggers.base import BaseTrigger
 
 from finetune_airflow.run import load_run
@@ -14,9 +15,6 @@ from finetune_airflow.run import load_run
 if TYPE_CHECKING:
     from finetune.stages.context import RunContext
 
-# A task that resumes before the supervisor has noticed that its process ended (up to 5 s) is marked as failed:
-# apache/airflow #71172, #72716. No trigger fires earlier than this.
-QUIET_SECONDS = 10.0
 LOCAL_POLL_SECONDS = 2.0
 REMOTE_POLL_SECONDS = 10.0
 
@@ -34,11 +32,11 @@ class RunTrigger(BaseTrigger):
     def __init__(
         self, recipe_path: str, run_id: str, params: Mapping[str, Any], not_before: float | None = None
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.recipe_path = recipe_path
         self.run_id = run_id
         self.params = dict(params)
-        self.not_before = time.time() + QUIET_SECONDS if not_before is None else not_before
+        self.not_before = time.time() + quiet_seconds() if not_before is None else not_before
 
     def arguments(self) -> dict[str, Any]:
         """Return what the trigger is made anew from."""
@@ -63,3 +61,12 @@ class RunTrigger(BaseTrigger):
         """Seconds from one look at the machine to the next."""
         local = self.loaded_run.recipe.machines.tpu.kind == "local"
         return LOCAL_POLL_SECONDS if local else REMOTE_POLL_SECONDS
+
+
+def quiet_seconds() -> float:
+    """Return for how long after its deferral no task may resume.
+
+    One that resumes before its supervisor has noticed, at a heartbeat, that the deferring process ended is marked as
+    failed: apache/airflow #71172, #72716.
+    """
+    return 2.0 * conf.getint("workers", "min_heartbeat_interval", fallback=5)
