@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from finetune.errors import RecipeError
 from finetune.recipe import Recipe, parse_recipe
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from finetune.recipe.options import RESERVED_OPTIONS
 from finetune.trainers.maxtext_options import load_options
 from finetune.trainers.maxtext_options.extract import extract

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from finetune.errors import RecipeError
 from finetune.recipe import load_recipe, parse_recipe
 from finetune.recipe.yaml_text import YamlProblem, read_yaml

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from tests.recipe.recipes import CLOUD_TPU, REMOVED, V6E, problems_of
 
 WRONG: list[tuple[dict[str, Any], list[str]]] = [
@@ -135,7 +134,7 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ({"dataset.source.format": "json"}, ["dataset.source.format: goes with `files` only"]),
     ({"dataset.source": {"files": []}}, ["dataset.source.files: ", "needs at least 1 entry"]),
     ({"dataset.source": {"files": ["a.csv"]}}, ["dataset.source.files[0]: given '/recipes/a.csv'", ".jsonl"]),
-    ({"dataset.source": {"files": ["a.jsonl", "a.jsonl"]}}, ["has /recipes/a.jsonl more than once"]),
+    ({"dataset.source": {"files": ["a.jsonl", "a.jsonl"]}}, ["has '/recipes/a.jsonl' more than once"]),
     (
         {"dataset.source": {"files": ["a.jsonl"], "heldout_files": ["a.jsonl"]}},
         ["dataset.source.heldout_files: has /recipes/a.jsonl, which is trained on too"],
@@ -146,7 +145,7 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ),
     ({"dataset.source": {"hub": "a/b", "train_split": "train[:9]"}}, ["given 'train[:9]'", "bare name"]),
     ({"dataset.source": {"hub": "a/b", "revision": "v2"}}, ["given 'v2'", "main branch of a dataset only"]),
-    ({"dataset.columns": ["text"]}, ["given [text]; the trainer reads [messages] or [prompt, completion]"]),
+    ({"dataset.columns": ["text"]}, ["given ['text']; the trainer reads [messages] or [prompt, completion]"]),
     ({"dataset.columns": ["question", "answer"]}, ["must be [messages] for a bundled dataset"]),
     ({"dataset.heldout_percent": 0}, ["dataset.heldout_percent: given 0; must be at least 1 for a bundled"]),
     # A held-out part that something needs
@@ -274,9 +273,9 @@ def test_a_kind_that_is_no_text_is_explained() -> None:
 
 
 def test_a_relative_path_without_a_recipe_file_is_refused() -> None:
-    from finetune.recipe.load import Recipe
-
     from tests.recipe.recipes import changed
+
+    from finetune.recipe.load import Recipe
 
     data = changed({"model.source": {"directory": "model"}})
     with pytest.raises(ValueError, match="a path must be absolute here"):

@@ -67,7 +67,7 @@ def expand_variables(value: Any) -> Any:
     if missing:
         names = " and ".join(missing)
         raise_problem(
-            f"given {value!r}, but the environment variable {names} is not set; set it, or write a default: "
+            f"given {show_value(value)}, but the environment variable {names} is not set; set it, or write a default: "
             f"${{{missing[0]}:-some value}}"
         )
     return expanded
@@ -87,14 +87,14 @@ def resolve_path(value: str, info: ValidationInfo) -> str:
     path = Path(value).expanduser()
     folder = (info.context or {}).get("folder")
     if not path.is_absolute() and folder is None:
-        raise_problem(f"given {value!r}; a path must be absolute here")
+        raise_problem(f"given {show_value(value)}; a path must be absolute here")
     return os.path.normpath(Path(folder or "/") / path)
 
 
 def _refuse_repeats[T](values: tuple[T, ...]) -> tuple[T, ...]:
-    repeated = sorted({str(value) for value in values if values.count(value) > 1})
+    repeated = [value for index, value in enumerate(values) if value in values[:index]]
     if repeated:
-        raise_problem(f"has {', '.join(repeated)} more than once")
+        raise_problem(f"has {show_value(repeated[0])} more than once")
     return values
 
 

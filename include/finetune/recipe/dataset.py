@@ -19,6 +19,7 @@ from finetune.recipe.base import (
     raise_problems,
 )
 from finetune.recipe.model import check_exactly_one
+from finetune.recipe.suggest import show_value
 
 FileFormat = Literal["json", "parquet"]
 COLUMN_SETS: tuple[tuple[str, ...], ...] = (("messages",), ("prompt", "completion"), ("question", "answer"))
@@ -37,21 +38,23 @@ _FILES_FIELDS = ("heldout_files", "format")
 def _check_columns(columns: tuple[str, ...]) -> tuple[str, ...]:
     if columns not in COLUMN_SETS:
         allowed = " or ".join(f"[{', '.join(names)}]" for names in COLUMN_SETS)
-        raise_problem(f"given [{', '.join(columns)}]; the trainer reads {allowed}, in this order")
+        raise_problem(f"given {show_value(list(columns))}; the trainer reads {allowed}, in this order")
     return columns
 
 
 def _check_split(split: str | None) -> str | None:
     if split is not None and re.fullmatch(r"\w+(?:\.\w+)*", split) is None:
         raise_problem(
-            f"given {split!r}; must be a split's bare name, such as train (a slice cannot be streamed)"
+            f"given {show_value(split)}; must be a split's bare name, such as train (a slice cannot be streamed)"
         )
     return split
 
 
 def _check_revision(revision: str | None) -> str | None:
     if revision not in (None, "main"):
-        raise_problem(f"given {revision!r}; MaxText reads the main branch of a dataset only, so leave it out")
+        raise_problem(
+            f"given {show_value(revision)}; MaxText reads the main branch of a dataset only, so leave it out"
+        )
     return revision
 
 
@@ -136,7 +139,9 @@ def _format_suffix(path: str) -> str:
 def _check_apart(source: DatasetSource) -> list[Problem]:
     """Return what is both trained on and held out."""
     if source.hub is not None and source.heldout_split == (source.train_split or "train"):
-        return [Problem(("heldout_split",), f"given {source.heldout_split!r}, which is trained on too")]
+        return [
+            Problem(("heldout_split",), f"given {show_value(source.heldout_split)}, which is trained on too")
+        ]
     both = set(source.files or ()) & set(source.heldout_files or ())
     return (
         [Problem(("heldout_files",), f"has {', '.join(sorted(both))}, which is trained on too")]
@@ -155,7 +160,7 @@ def _check_formats(source: DatasetSource) -> list[Problem]:
             if _format_suffix(pattern) not in _SUFFIX_FORMATS:
                 known = ", ".join(_SUFFIX_FORMATS)
                 message = (
-                    f"given {pattern!r}, whose suffix does not tell its format ({known});"
+                    f"given {show_value(pattern)}, whose suffix does not tell its format ({known});"
                     " set dataset.source.format to json or parquet"
                 )
                 problems.append(Problem((field, index), message))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from finetune.recipe.base import Problem
 from finetune.recipe.suggest import did_you_mean, list_names, show_value
 from finetune.recipe.walk import find_section, kind_values, section_classes, walk_fields
 
+_ONE_WORD = re.compile(r"[\w./-]{1,60}")
 _TYPE_WORDS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -116,7 +118,11 @@ def _type_hint(kind: str, value: object) -> str:
         return "; write it without quotes and units"
     if kind == "string_type" and isinstance(value, int | float):
         return f"; put it in quotes: '{value}'"
-    if kind in ("list_type", "tuple_type") and isinstance(value, str):
+    if (
+        kind in ("list_type", "tuple_type")
+        and isinstance(value, str)
+        and len(value) < _MAX_REPEATED_CHARACTERS
+    ):
         return f": [{value}]"
     return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from finetune.errors import RecipeError
 from finetune.recipe.base import Problem
 from finetune.recipe.explain import explain_error
 from finetune.recipe.recipe import Recipe
+from finetune.recipe.suggest import show_value
 from finetune.recipe.yaml_text import YamlProblem, YamlText, read_yaml
 
 SUFFIXES = (".yaml", ".yml")
+_PLAIN_KEY = re.compile(r"[\w.-]{1,60}$")
 
 
 def load_recipe(path: Path) -> Recipe:
@@ -55,7 +58,7 @@ def parse_recipe(text: str, path: Path) -> Recipe:
     )
     if recipe.name != path.stem or path.suffix not in SUFFIXES:
         message = (
-            f"given {recipe.name!r}, but the file is {path.name}; rename the file to"
+            f"given {show_value(recipe.name)}, but the file is {path.name}; rename the file to"
             f" {recipe.name}.yaml, or the recipe"
         )
         raise _error(path, [_line(Problem(("name",), message), document)])
@@ -94,7 +97,9 @@ def load_recipes(folder: Path) -> dict[Path, Recipe | RecipeError]:
             continue
         first = first_by_name.setdefault(recipe.name, path)
         loaded[path] = (
-            recipe if first == path else _error(path, [f"name: {recipe.name!r} is taken by {first.name}"])
+            recipe
+            if first == path
+            else _error(path, [f"name: {show_value(recipe.name)} is taken by {first.name}"])
         )
     return loaded
 
@@ -109,7 +114,11 @@ def format_path(path: tuple[str | int, ...]) -> str:
     """Return a path as ``trainer.steps: `` or ``dataset.source.files[0]: ``, empty for the whole recipe."""
     text = ""
     for step in path:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}"
+        text += (
+            f"[{step}]"
+            if isinstance(step, int)
+            else f".{step if _PLAIN_KEY.match(step) else show_value(step)}"
+        )
     return f"{text.lstrip('.')}: " if text else ""
 
 

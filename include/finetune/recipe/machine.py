@@ -15,7 +15,7 @@ from finetune.recipe.catalogue import (
     tpu_accelerator_types,
     tpu_machine_types,
 )
-from finetune.recipe.suggest import did_you_mean, list_names
+from finetune.recipe.suggest import did_you_mean, list_names, show_value
 
 ProvisioningModel = Literal["reservation-bound", "spot", "flex-start", "on-demand"]
 
@@ -96,7 +96,7 @@ class GoogleMachine(Section):
                 problems.append(
                     Problem(
                         ("zones", index),
-                        f"given {zone!r}, which has no"
+                        f"given {show_value(zone)}, which has no"
                         f" {machine.generation}.{did_you_mean(zone, machine.zones)}"
                         f" It is in: {', '.join(machine.zones)}",
                     )
@@ -142,7 +142,7 @@ class ComputeEngineMachine(GoogleMachine):
             )
         if machine and self.boot_disk_type is not None and self.boot_disk_type not in machine.boot_disk_types:
             text = (
-                f"given {self.boot_disk_type!r}; {self.machine_type} takes"
+                f"given {show_value(self.boot_disk_type)}; {self.machine_type} takes"
                 f" {', '.join(machine.boot_disk_types)}"
             )
             problems.append(Problem(("boot_disk_type",), text))
@@ -185,7 +185,8 @@ def unknown_type(field: str, given: str, allowed: Iterable[str]) -> Problem:
     """Return the problem of a machine that the catalogue does not have."""
     names = list(allowed)
     return Problem(
-        (field,), f"given {given!r}, which is unknown.{did_you_mean(given, names)} Known: {list_names(names)}"
+        (field,),
+        f"given {show_value(given)}, which is unknown.{did_you_mean(given, names)} Known: {list_names(names)}",
     )
 
 
@@ -207,7 +208,7 @@ class MachinesSection(Section):
         problems: list[Problem] = []
         if isinstance(self.tpu, ComputeEngineMachine) and self.tpu.tpu() is None:
             text = (
-                f"given {self.tpu.machine_type!r}, which has no TPU; the role tpu needs one of"
+                f"given {show_value(self.tpu.machine_type)}, which has no TPU; the role tpu needs one of"
                 f" {', '.join(tpu_machine_types())}"
             )
             problems.append(Problem(("tpu", "machine_type"), text))
@@ -217,7 +218,7 @@ class MachinesSection(Section):
             )
         if isinstance(self.cpu, ComputeEngineMachine) and self.cpu.tpu() is not None:
             text = (
-                f"given {self.cpu.machine_type!r}, a TPU machine; leave `cpu` out to convert and export"
+                f"given {show_value(self.cpu.machine_type)}, a TPU machine; leave `cpu` out to convert and export"
                 f" on the tpu machine"
             )
             problems.append(Problem(("cpu", "machine_type"), text))

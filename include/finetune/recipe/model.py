@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from finetune.recipe import patterns
 from finetune.recipe.base import LocalPath, Problem, Scalar, Section, raise_problems
-from finetune.recipe.suggest import did_you_mean
+from finetune.recipe.suggest import did_you_mean, show_value
 from finetune.trainers.maxtext_options import load_options
 
 
@@ -85,7 +85,7 @@ def check_model_names(maxtext_name: object, overrides: object, version: str) -> 
         problems.append(
             Problem(
                 ("maxtext_name",),
-                f"given {maxtext_name!r}, which MaxText {version} cannot convert and train."
+                f"given {show_value(maxtext_name)}, which MaxText {version} cannot convert and train."
                 f"{did_you_mean(maxtext_name, known.models)} It knows: {', '.join(known.models)}",
             )
         )

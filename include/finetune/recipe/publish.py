@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field
 
 from finetune.recipe import patterns
 from finetune.recipe.base import EnvText, Section, Tuple, raise_problem
+from finetune.recipe.suggest import show_value
 
 
 class LimitsSection(Section):
@@ -78,7 +79,7 @@ class PublishSection(Section):
 def _refuse_messages(connections: tuple[str, ...]) -> tuple[str, ...]:
     if connections:
         raise_problem(
-            f"given {list(connections)}, but this version does not send messages yet; leave the list empty"
+            f"given {show_value(list(connections))}, but this version does not send messages yet; leave the list empty"
         )
     return connections
 

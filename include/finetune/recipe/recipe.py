@@ -22,6 +22,7 @@ from finetune.recipe.machine import (
 from finetune.recipe.model import ModelSection, check_model_names
 from finetune.recipe.options import check_model_options
 from finetune.recipe.publish import ChecksSection, LimitsSection, NotificationsSection, PublishSection
+from finetune.recipe.suggest import show_value
 from finetune.recipe.trainer import MaxTextSft
 
 STORE_SCHEMES = ("file", "gs")
@@ -33,7 +34,7 @@ _PRESETS = {"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@weekly": "0 0 * * 0
 def _check_schedule(schedule: str | None) -> str | None:
     if schedule is None:
         return None
-    given = f"given {schedule!r}"
+    given = f"given {show_value(schedule)}"
     if schedule in _PRESETS:
         raise_problem(f"{given}; write it as five fields: {_PRESETS[schedule]!r}")
     if len(schedule.split()) != 5:
@@ -59,15 +60,15 @@ def _check_store(store: str | None) -> str | None:
     if not separator:
         if not store.startswith("/"):
             raise_problem(
-                f"given {store!r}; must be file:///absolute/path, gs://bucket/folder or an absolute path"
+                f"given {show_value(store)}; must be file:///absolute/path, gs://bucket/folder or an absolute path"
             )
         return f"file://{store.rstrip('/') or '/'}"
     if scheme not in STORE_SCHEMES:
-        raise_problem(f"given {store!r}; this version stores in file:// and gs:// only")
+        raise_problem(f"given {show_value(store)}; this version stores in file:// and gs:// only")
     if scheme == "file" and not rest.startswith("/"):
-        raise_problem(f"given {store!r}; write three slashes: file:///absolute/path")
+        raise_problem(f"given {show_value(store)}; write three slashes: file:///absolute/path")
     if scheme == "gs" and not re.match(r"[a-z0-9]", rest):
-        raise_problem(f"given {store!r}; the bucket's name is missing")
+        raise_problem(f"given {show_value(store)}; the bucket's name is missing")
     return store.rstrip("/")
 
 
