@@ -118,11 +118,7 @@ def _type_hint(kind: str, value: object) -> str:
         return "; write it without quotes and units"
     if kind == "string_type" and isinstance(value, int | float):
         return f"; put it in quotes: '{value}'"
-    if (
-        kind in ("list_type", "tuple_type")
-        and isinstance(value, str)
-        and len(value) < _MAX_REPEATED_CHARACTERS
-    ):
+    if kind in ("list_type", "tuple_type") and isinstance(value, str) and _ONE_WORD.fullmatch(value):
         return f": [{value}]"
     return ""
 
