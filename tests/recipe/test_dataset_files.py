@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
-from tests.recipe.recipes import problem_lines, recipe_with
 
 from finetune.errors import RecipeError
 from finetune.recipe import Recipe
 from finetune.recipe.dataset_files import check_dataset, write_split
+from tests.recipe.recipes import problem_lines, recipe_with
 
 
 def chat(question: str, answer: str = "Fine.") -> dict[str, Any]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.recipe.recipes import V6E, changed, recipe_with
 
 from finetune import settings
 from finetune.errors import RecipeError
 from finetune.recipe import Recipe, load_recipe, load_recipes
+from tests.recipe.recipes import V6E, changed, recipe_with
 
 SHIPPED = settings.INCLUDE_DIR / "recipes"
 

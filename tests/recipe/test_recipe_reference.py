@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 from finetune import settings
+from finetune.recipe import patterns
 from finetune.recipe.recipe import Recipe
 from finetune.recipe.reference import PAGE, is_current, render_page
 from finetune.recipe.walk import walk_fields
@@ -22,7 +24,17 @@ def test_every_field_has_a_description_and_a_place_on_the_page() -> None:
         assert f"| `{path[-1]}`" in page, path
 
 
-def test_a_stale_page_is_noticed(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_every_pattern_has_words_that_explain_it() -> None:
+    used = {
+        limit.pattern
+        for _, field in walk_fields(Recipe)
+        for limit in field.metadata
+        if hasattr(limit, "pattern")
+    }
+    assert used == set(patterns.WORDS)
+
+
+def test_a_stale_page_is_noticed(tmp_path: Path) -> None:
     page = tmp_path / "recipes.md"
     assert not is_current(page)
     page.write_text(render_page() + "more\n")

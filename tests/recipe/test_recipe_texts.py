@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.recipe.recipes import V6E, problems_of, recipe_with
 
 from finetune import settings
 from finetune.recipe import load_recipe
+from tests.recipe.recipes import V6E, problems_of, recipe_with
 
 TUTORIAL = settings.INCLUDE_DIR / "recipes" / "gemma3-4b-ultrachat.yaml"
 TUTORIAL_VARIABLES = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.recipe.recipes import problem_lines, recipe_with
 
 from finetune.errors import RecipeError
 from finetune.recipe import apply_params, run_params
+from tests.recipe.recipes import problem_lines, recipe_with
 
 
 def test_params_have_the_recipes_values_as_defaults() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.recipe.recipes import CLOUD_TPU, REMOVED, V6E, problems_of
+
+from finetune.recipe import Recipe
+from tests.recipe.recipes import CLOUD_TPU, REMOVED, V6E, changed, problems_of
 
 WRONG: list[tuple[dict[str, Any], list[str]]] = [
     # Unknown keys
@@ -117,6 +119,11 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     ),
     ({"trainer.options": {"steps": 5}}, ["trainer.options.steps: is set from trainer.steps; write it there"]),
     ({"trainer.options": {"enable_tensorboard": True}}, ["stays off", "Hub token"]),
+    ({"trainer.options": {"save_config_to_gcs": True}}, ["stays off", "Hub token"]),
+    (
+        {"trainer.options": {"gradient_accumulation_steps": 2}},
+        ["is refused", "raise trainer.per_device_batch_size"],
+    ),
     (
         {"trainer.options": {"lora.enable_lora": True}},
         ["trainer.options.lora.enable_lora: is refused", "adapter"],
@@ -273,10 +280,6 @@ def test_a_kind_that_is_no_text_is_explained() -> None:
 
 
 def test_a_relative_path_without_a_recipe_file_is_refused() -> None:
-    from tests.recipe.recipes import changed
-
-    from finetune.recipe.load import Recipe
-
     data = changed({"model.source": {"directory": "model"}})
     with pytest.raises(ValueError, match="a path must be absolute here"):
         Recipe.model_validate(data)

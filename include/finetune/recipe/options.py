@@ -25,6 +25,9 @@ RESERVED_OPTIONS: Mapping[str, str] = {
     "hf_access_token": "must never be in a recipe: give the token as the environment variable HF_TOKEN",
     "enable_tensorboard": "stays off, because MaxText writes the Hub token into the TensorBoard files; the"
     " metrics are in the run's events",
+    "save_config_to_gcs": "stays off, because MaxText writes the Hub token into the configuration that it saves",
+    "gradient_accumulation_steps": "is refused: training fails with the published tunix; raise"
+    " trainer.per_device_batch_size instead",
     "model_name": "is set from model.maxtext_name; write it there",
     "override_model_config": "is set as soon as model.overrides has an entry; write the options there",
     "load_parameters_path": _MODEL_SOURCE,
