@@ -113,6 +113,16 @@ WRONG_ROWS: list[tuple[Any, str]] = [
         "two user messages in a row (numbers 1 and 2)",
     ),
     (
+        {
+            "messages": [
+                {"role": "system", "content": "Be kind."},
+                *chat("a")["messages"],
+                chat("a")["messages"][1],
+            ]
+        },
+        "two assistant messages in a row (numbers 3 and 4); join them",
+    ),
+    (
         {"messages": [*chat("a")["messages"], {"role": "system", "content": "Be kind."}]},
         "has a system message as number 3; it may only be the first",
     ),
@@ -257,26 +267,30 @@ def test_the_split_is_the_same_in_every_run_and_loses_nothing(tmp_path: Path) ->
 
 
 def test_the_same_question_is_never_on_both_sides(tmp_path: Path) -> None:
-    rows = [chat(f"{'  ' * (number % 3)}QUESTION {number // 6}", f"Answer {number}") for number in range(600)]
+    rows = [
+        chat(f"{'  ' * (number % 3)}{'Qq'[number % 2]}uestion {number // 6}", f"Answer {number}")
+        for number in range(600)
+    ]
     write_lines(tmp_path / "a.jsonl", rows)
     report = write_split(of_files(tmp_path, "a.jsonl"), tmp_path / "out")
     assert report.heldout is not None
 
     def questions(path: Path) -> set[str]:
-        return {row["messages"][0]["content"].strip() for row in read_lines(path)}
+        return {row["messages"][0]["content"].strip().lower() for row in read_lines(path)}
 
     assert questions(report.train) & questions(report.heldout) == set()
 
 
 def test_what_is_held_out_by_name_is_not_trained_on(tmp_path: Path) -> None:
-    write_lines(tmp_path / "a.jsonl", [chat("1"), chat("2"), chat("2", "Another answer.")])
+    others = [chat(f"Question {number}") for number in range(50)]
+    write_lines(tmp_path / "a.jsonl", [chat("1"), chat("2"), chat("2", "Another answer."), *others])
     write_lines(tmp_path / "held.jsonl", [chat("2"), chat("3")])
     source = {"files": ["a.jsonl"], "heldout_files": ["held.jsonl"]}
     report = write_split(recipe_with({"dataset.source": source}, tmp_path), tmp_path / "out")
     assert report.heldout is not None
-    assert read_lines(report.train) == [chat("1"), chat("2", "Another answer.")]
+    assert read_lines(report.train) == [chat("1"), chat("2", "Another answer."), *others]
     assert read_lines(report.heldout) == [chat("2"), chat("3")]
-    assert (report.train_rows, report.heldout_rows, report.dropped_rows) == (2, 2, 1)
+    assert (report.train_rows, report.heldout_rows, report.dropped_rows) == (52, 2, 1)
 
 
 def test_a_failed_split_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -104,6 +104,11 @@ def test_the_digest_tells_recipes_apart_and_stays_the_same() -> None:
     assert len(digest) == 64
 
 
+def test_an_override_may_replace_what_the_models_own_table_sets() -> None:
+    changes = {"model.maxtext_name": "qwen3.5-35b-a3b-fp8", "model.overrides": {"dtype": "float32"}}
+    assert recipe_with(changes).model.overrides == {"dtype": "float32"}
+
+
 def test_one_machine_does_both_roles_unless_there_are_two() -> None:
     alone = recipe_with()
     assert alone.machine_for("cpu") is alone.machine_for("tpu")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from finetune.recipe import Recipe
+from finetune.recipe.suggest import show_value
 from tests.recipe.recipes import CLOUD_TPU, REMOVED, V6E, changed, problems_of
 
 WRONG: list[tuple[dict[str, Any], list[str]]] = [
@@ -132,6 +133,7 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
         {"model.maxtext_name": "qwen3.5-35b-a3b-fp8", "trainer.options": {"dtype": "float32"}},
         ["trainer.options.dtype: is set by MaxText's table of qwen3.5-35b-a3b-fp8", "model.overrides"],
     ),
+    ({"trainer.options": {"tokenizer_type": "x"}}, ["tokenizer_type: given 'x'; allowed: 'sentencepiece'"]),
     # Dataset
     (
         {"dataset.source": {}},
@@ -266,6 +268,7 @@ def test_a_secret_given_by_mistake_is_not_repeated() -> None:
         {"trainer.options": {"hf_access_token": "hf_secretsecret"}, "hub_token": ["hf_secretsecret"]}
     )
     assert "HF_TOKEN" in "".join(problems)
+    assert show_value("hf_secretsecret", "hub_token") == "a value that is not shown here"
     assert "hf_secretsecret" not in "".join(problems)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import reprlib
 from collections.abc import Iterable
 
@@ -34,7 +35,7 @@ _SYNONYMS = {
 
 _MAX_LISTED = 24
 _MIN_BEGINNING = 3
-_SECRET_WORDS = ("token", "password", "secret", "api_key", "credential")
+_SECRET_NAME = re.compile(r"(?:.*_)?(?:token|password|secret|key|credentials?)", re.IGNORECASE)
 
 _brief = reprlib.Repr(maxstring=80, maxlist=6, maxdict=4, maxlevel=2, maxother=80)
 
@@ -68,7 +69,7 @@ def list_names(names: Iterable[str]) -> str:
 
 def show_value(value: object, field: str = "") -> str:
     """Return a value as a short text for a message; never that of a field which may hold a secret."""
-    if any(word in field.lower() for word in _SECRET_WORDS):
+    if _SECRET_NAME.fullmatch(field):
         return "a value that is not shown here"
     if value is None:
         return "null"
