@@ -15,6 +15,7 @@ from finetune.layout import Layout, content_digest
 from finetune.recipe import Recipe
 from finetune.steps import Step, command
 from finetune.trainers import artifacts
+from finetune.trainers.maxtext_options import load_options
 from finetune.trainers.training_data import TrainingData
 
 METRICS_FILE = "metrics.jsonl"
@@ -129,8 +130,12 @@ class MaxText:
         arguments = [f"model_name={recipe.model.maxtext_name}", f"tokenizer_path={self.model_dir}"]
         if recipe.model.overrides:
             arguments += ["override_model_config=true", *_options(recipe.model.overrides)]
-        # One layout of the layers for conversion, training and export; text only; no dump of 1,000 options in the log.
-        arguments += ["scan_layers=True", "use_multimodal=False", "log_config=false"]
+        # One layout of the layers for conversion, training and export; no dump of 1,000 options in the log.
+        arguments += ["scan_layers=True", "log_config=false"]
+        # Text only. MaxText refuses an option that the model's own table sets, unless it is told to override.
+        own_table = load_options(recipe.trainer.version).models[recipe.model.maxtext_name]
+        if recipe.model.overrides or "use_multimodal" not in own_table:
+            arguments.append("use_multimodal=False")
         if self.hardware == "cpu":
             arguments += ["hardware=cpu", "skip_jax_distributed_system=true"]
         return arguments
