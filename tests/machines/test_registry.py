@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +31,7 @@ def test_a_provider_is_imported_only_when_it_is_asked_for() -> None:
     program = "import sys, finetune.machines.registry; print('finetune.machines.local' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={"PYTHONPATH": str(INCLUDE_DIR)},
+        env={**os.environ, "PYTHONPATH": str(INCLUDE_DIR)},
         stdout=subprocess.PIPE,
         check=True,
     )
