@@ -26,9 +26,13 @@ from finetune.demo.processes import Household, ProcessIdentity, proportional_mem
 from finetune.errors import PipelineError
 
 MARK_NAME = "FINETUNE_AIRFLOW_INSTANCE"
-# Measured: 3 s. A second request ends a triggerer that waits in vain for its ended child; then all is killed.
+# Idle components end within 2 s, but a triggerer often waits 10 s in vain for its child that has ended already
+# (the race of apache/airflow #71172): a second request makes it go at once. Whatever is left then is killed.
+STOP_PATIENCE_SECONDS = 2.0
 STOP_GRACE_SECONDS = 5.0
 PORT_ATTEMPTS = 3
+# The caller's variables that Airflow's processes read when they start and stay with.
+INHERITED_SETTINGS = ("FINETUNE_STORE", "FINETUNE_RECIPES_DIR")
 
 
 class AirflowRunsDifferently(PipelineError):
@@ -239,7 +243,7 @@ class AirflowLocal:
         running = self.running
         if running is None:
             return False
-        self._conclude(self._household(running).end(STOP_GRACE_SECONDS))
+        self._conclude(self._household(running).end(STOP_PATIENCE_SECONDS, STOP_GRACE_SECONDS))
         return True
 
     def _conclude(self, survivors: list[psutil.Process]) -> None:
@@ -267,8 +271,9 @@ class AirflowLocal:
         write_private(self.airflow_home / "running.json", running.model_dump_json(indent=2))
 
     def _fingerprint(self) -> str:
-        chosen = {name: os.environ.get(name) for name in ("FINETUNE_STORE", "FINETUNE_RECIPES_DIR")}
-        told = repr((self.dags, self.plugins, self.database_url, sorted(self.env.items()), chosen))
+        inherited = {name: os.environ[name] for name in INHERITED_SETTINGS if name in os.environ}
+        settings_of_processes = sorted({**inherited, **self.env}.items())
+        told = repr((self.dags, self.plugins, self.database_url, settings_of_processes))
         return hashlib.sha256(told.encode()).hexdigest()
 
     def _check_same_settings(self, running: RunningAirflow) -> None:

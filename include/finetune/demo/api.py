@@ -266,7 +266,8 @@ class AirflowApi:
     ) -> httpx.Response:
         fresh = self._token is None
         response = self._send(method, path, body, query)
-        if response.status_code == httpx.codes.UNAUTHORIZED and not fresh:
+        # Airflow answers 401 to an expired token and 403 to one that it cannot read.
+        if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN) and not fresh:
             self._token = None
             response = self._send(method, path, body, query)
         return response

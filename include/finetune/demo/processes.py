@@ -74,15 +74,15 @@ class Household:
         environment = process.environ()
         return any(environment.get(name) == value for name, value in self.marks.items())
 
-    def end(self, grace_seconds: float) -> list[psutil.Process]:
+    def end(self, patience_seconds: float, grace_seconds: float) -> list[psutil.Process]:
         """End every member and return those that still run, which should be none.
 
-        The components are asked first, since they end their own children in good order, then every member.
-        Each round waits ``grace_seconds`` at most; what is left then is killed.
+        The components are asked first, since they end their own children in good order; after
+        ``patience_seconds`` every member is asked; after ``grace_seconds`` more, what is left is killed.
         """
         leaders = [process for leader in self.leaders if (process := leader.find())]
         _signal_all(leaders, psutil.Process.terminate)
-        wait_until_gone(leaders, grace_seconds)
+        wait_until_gone(leaders, patience_seconds)
         rest = self.members()
         _signal_all(rest, psutil.Process.terminate)
         wait_until_gone(rest, grace_seconds)
