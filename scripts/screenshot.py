@@ -1,7 +1,7 @@
 """Take a picture of a run in the Airflow that runs here: ``make screenshot``.
 
-Drives Debian's Chromium (or whatever ``chromium`` is on PATH) through Playwright: logs in and opens the newest finished run of the
-demo's recipe.
+Drives Debian's Chromium (or whatever ``chromium`` is on PATH) through Playwright: logs in, and opens the newest
+finished run of the demo's recipe.
 """
 
 from __future__ import annotations
