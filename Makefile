@@ -16,8 +16,10 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 setup: .venv/installed ## Install everything that Airflow and the pipeline need into .venv
+	@true
 
 setup-dev: .venv/installed-dev ## The same, and what tests and checks need
+	@true
 
 .venv/installed: requirements.txt scripts/setup.sh scripts/find_python.sh
 	@scripts/setup.sh requirements.txt
@@ -53,7 +55,7 @@ format: setup-dev ## Put every file into the house style
 	$(python) -m ruff format .
 
 bench: setup-dev ## Print the numbers that are promised, measured here
-	@for one in benchmarks/*.py; do echo "== $$one"; $(python) "$$one"; done
+	@code=0; for one in benchmarks/*.py; do echo "== $$one"; $(python) "$$one" || code=1; done; exit $$code
 
 lock: setup ## Write requirements.txt and requirements-dev.txt anew from pyproject.toml
 	@scripts/lock.sh

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from finetune.progress.events import is_finite
@@ -16,7 +18,7 @@ INK = "#1f2937"
 GRID = "#e5e7eb"
 # A single step's loss jumps with its batch: from this many steps on a moving average is drawn over it.
 SMOOTHED_FROM_STEPS = 20
-SMOOTHING = 0.15
+SMOOTHING_SHARE = 0.1
 
 
 def plot_loss(events: list[dict[str, Any]], path: Path, title: str = "Loss") -> None:
@@ -84,11 +86,12 @@ def draw_heldout(axes: Axes, points: list[tuple[int, float]]) -> None:
         axes.annotate(
             f"{loss:.2f}",
             (step, loss),
-            xytext=(0, 8),
+            xytext=(0, -15),
             textcoords="offset points",
             ha="center",
             color=HELDOUT_COLOR,
             fontsize=9,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
         )
 
 
@@ -99,11 +102,11 @@ def points_of(events: list[dict[str, Any]], kind: str) -> list[tuple[int, float]
     )
 
 
-def moving_average(values: tuple[float, ...]) -> list[float]:
-    """Return the exponential moving average, corrected for its start."""
-    averages, sum_, weight = [], 0.0, 0.0
-    for value in values:
-        sum_ = (1 - SMOOTHING) * sum_ + SMOOTHING * value
-        weight = (1 - SMOOTHING) * weight + SMOOTHING
-        averages.append(sum_ / weight)
+def moving_average(values: Sequence[float]) -> list[float]:
+    """Return each value's average with its neighbours: a tenth of all on either side, as many on both."""
+    reach = round(len(values) * SMOOTHING_SHARE)
+    averages = []
+    for index in range(len(values)):
+        near = min(reach, index, len(values) - 1 - index)
+        averages.append(fmean(values[index - near : index + near + 1]))
     return averages
