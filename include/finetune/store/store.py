@@ -148,6 +148,7 @@ class RunStore:
         """
         path = self.events_path
         with _explained(path, "written"), _locked(path):
+            _drop_half_line(path)
             seen = {_identity(event) for event in self.read_events()}
             fresh = [event for event in _first_of_each(events) if _identity(event) not in seen]
             with path.open("a") as file:
@@ -180,6 +181,13 @@ def write_atomically(path: Path, text: str) -> None:
             except OSError:
                 Path(file.name).unlink(missing_ok=True)
                 raise
+
+
+def _drop_half_line(path: Path) -> None:
+    """Cut off what a killed writer, or a full disk, left of its last line."""
+    if path.exists():
+        with path.open("rb+") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _identity(event: dict[str, Any]) -> tuple[Any, ...]:
