@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any, Literal
 
-from finetune.progress.events import is_finite
+from finetune.progress.events import format_seconds, is_finite
 
 Verdict = Literal["starting", "running", "stalled", "diverged"]
 
@@ -39,7 +39,7 @@ class TrainingWatch:
         if self._verdict in ("starting", "running") and quiet_seconds > self.stall_seconds:
             after = f"after step {self.last_step['step']}" if self.last_step else "before the first step"
             self._verdict = "stalled"
-            self.detail = f"no step for {quiet_seconds / 60:.0f} minutes {after}"
+            self.detail = f"no step for {format_seconds(quiet_seconds)} {after}"
         return self._verdict
 
     def seconds_left(self) -> float | None:
@@ -54,7 +54,7 @@ class TrainingWatch:
             self.last_step = event
             if event["step"] > COMPILING_STEPS and event["step_seconds"] is not None:
                 self._step_seconds = [*self._step_seconds[-99:], event["step_seconds"]]
-        if not is_finite(event):
+        if not is_finite(event) and self._verdict != "diverged":
             self._verdict = "diverged"
             self.detail = f"the {event['kind']} loss at step {event['step']} is {event['loss']}"
         elif self._verdict == "starting":
