@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from airflow.sdk import timezone
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
 from airflow.timetables.trigger import CronTriggerTimetable
-from airflow.sdk import timezone
 
 # A scheduler that was down for less than this still starts the night's run.
 GRACE = timedelta(hours=1)

@@ -38,7 +38,7 @@ class Proof:
     evidence: Mapping[str, Any]
 
 
-def prove(context: RunContext, stage: Stage, exit_code: int, log_path: Path, read_file: ReadFile) -> Proof:
+def prove(context: RunContext, stage: Stage, exit_code: int, log_path: Path) -> Proof:
     """Return the proof that an ended job did its stage's work.
 
     Args:
@@ -46,31 +46,32 @@ def prove(context: RunContext, stage: Stage, exit_code: int, log_path: Path, rea
         stage: The stage.
         exit_code: The job's exit code.
         log_path: The job's whole output.
-        read_file: Reads a file of the job's own directory on the machine.
 
     Raises:
         PipelineError: It did not; the error says what was seen.
     """
     log = log_path.read_text(errors="replace") if log_path.exists() else ""
-    verdict = _verdict(context, stage, log_path)
-    if verdict:
-        raise verdict
     if exit_code != 0:
         raise explain_failure(stage, exit_code, log, log_path)
     provers: dict[str, Callable[[], dict[str, Any]]] = {
-        "train": lambda: prove_training(context, stage, log, log_path, read_file),
+        "train": lambda: prove_training(context, stage, log, log_path),
         "export_checkpoint": lambda: prove_export(stage),
         "check_model": lambda: prove_quality(context, stage),
     }
-    evidence = provers[stage.name]() if stage.name in provers else {}
+    if stage.name != "train":  # whose proof says more of a missing checkpoint
+        _require_outputs(stage, log_path)
+    return Proof(provers[stage.name]() if stage.name in provers else {})
+
+
+def _require_outputs(stage: Stage, log_path: Path) -> None:
     for name, path in stage.outputs.items():
         if not Path(path).exists():
             raise StageFailed(
                 f"the job ended with exit code 0 but did not make its output {name}: {path}",
                 resource=str(log_path),
-                next_step=f"read {log_path}",
+                left="what the stages before it made is in the store",
+                next_step=f"read {log_path}, mend the cause, then clear the task",
             )
-    return Proof(evidence)
 
 
 def explain_failure(stage: Stage, exit_code: int, log: str, log_path: Path) -> PipelineError:
@@ -106,14 +107,20 @@ def explain_failure(stage: Stage, exit_code: int, log: str, log_path: Path) -> P
     )
 
 
-def prove_training(
-    context: RunContext, stage: Stage, log: str, log_path: Path, read_file: ReadFile
-) -> dict[str, Any]:
+def keep_training_events(context: RunContext, read_file: ReadFile) -> None:
+    """Put on record what an ended training's metrics say, seen by the watch or not.
+
+    Args:
+        context: The run.
+        read_file: Reads a file of the job's own directory on the machine.
+    """
+    reader = MetricsReader(context.recipe.trainer.steps)
+    context.store.append_events(reader.feed(read_file(METRICS_FILE)))
+
+
+def prove_training(context: RunContext, stage: Stage, log: str, log_path: Path) -> dict[str, Any]:
     """Return a training's figures: the last step reached, its checkpoint committed, tokens that counted."""
     steps = context.recipe.trainer.steps
-    metrics = read_file(METRICS_FILE)
-    events = MetricsReader(steps).feed(metrics)
-    context.store.append_events(events)
     trained = [event for event in context.store.read_events() if event["kind"] == "step"]
     last = max((event["step"] for event in trained), default=0)
     checkpoint = Path(stage.outputs["checkpoint"])
@@ -190,10 +197,8 @@ def prove_quality(context: RunContext, stage: Stage) -> dict[str, Any]:
     return evidence
 
 
-def _verdict(context: RunContext, stage: Stage, log_path: Path) -> PipelineError | None:
+def find_verdict(context: RunContext, log_path: Path) -> PipelineError | None:
     """Return what the watch of the training found, if it ended this very job."""
-    if stage.name != "train":
-        return None
     verdicts = [event for event in context.store.read_events() if event["kind"] == "verdict"]
     if not verdicts or verdicts[-1]["job"] != log_path.stem:
         return None

@@ -111,7 +111,8 @@ def _find_model_problem(directory: Path, maxtext_name: str) -> str | None:
         return f"{config_path} does not say its model_type ({error!r})"
     expected = next((types for start, types in MODEL_TYPES.items() if maxtext_name.startswith(start)), None)
     if expected and model_type not in expected:
-        return f"{directory} holds a {model_type!r} model, but model.maxtext_name {maxtext_name!r} is of {' or '.join(expected)}"
+        family = " or ".join(expected)
+        return f"{directory} holds a {model_type!r} model, but model.maxtext_name {maxtext_name!r} is of {family}"
     if not list(directory.glob("*.safetensors")):
         return f"{directory} has no weights (*.safetensors)"
     if not any((directory / name).exists() for name in ("tokenizer.json", "tokenizer.model")):

@@ -9,16 +9,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from finetune.errors import JobLost, MachineLost, PipelineError, StageFailed, StageTimeout
+from finetune.errors import ConnectionLost, JobLost, MachineLost, PipelineError, StageFailed, StageTimeout
 from finetune.machines.base import MachineRecord, Role
 from finetune.plan import Stage
 from finetune.remote.jobs import JobHandle, JobStatus
 from finetune.stages.context import RunContext
-from finetune.stages.evidence import Proof, prove
+from finetune.stages.evidence import Proof, find_verdict, keep_training_events, prove
 from finetune.store import JobRef, StageRecord
 
 CANCEL_GRACE_SECONDS = 5.0
 KILLED_EXIT_CODES = (128 + 9, 128 + 15)
+# The label of a machine that a stage made for itself, and deletes: it outlives a try that was killed.
+MADE_BY = "stage"
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,11 @@ class StageRunner:
         """
         known = self.context.store.read_stage(self.stage.name)
         if reused := self._find_result(known):
+            self._release_machine()
             return reused
         self._require_inputs()
         started_at = datetime.now(UTC)
-        machine, made = self._ensure_machine(known)
+        machine, made = self._ensure_machine()
         try:
             handle, status = (
                 self.context.provider(self.role)
@@ -123,15 +126,23 @@ class StageRunner:
     def finish(self) -> StageRecord:
         """Take the ended job's result, prove it, record it, and delete the machine that the stage made for itself.
 
+        Returns:
+            The stage's record: ``done``, or still ``running`` where the job has not ended.
+
         Raises:
+            ConnectionLost: The machine was not reached; the job goes on, and a later try takes it up again.
             PipelineError: The job failed or its result is not what it should be; recorded as such.
         """
         record = self._running_record()
         try:
             proof = self._collect()
+        except ConnectionLost:
+            raise
         except PipelineError as error:
             self.fail(error)
             raise
+        if proof is None:
+            return record
         ended_at = datetime.now(UTC)
         done = record.model_copy(
             update={
@@ -143,7 +154,7 @@ class StageRunner:
             }
         )
         self.context.store.write_stage(done)
-        self._release_machine(record)
+        self._release_machine()
         return done
 
     def fail(self, error: PipelineError) -> None:
@@ -166,7 +177,7 @@ class StageRunner:
             }
         )
         self.context.store.write_stage(failed)
-        self._release_machine(record)
+        self._release_machine()
 
     def cancel(self, reason: str) -> None:
         """End the stage because somebody asked for it."""
@@ -205,11 +216,8 @@ class StageRunner:
         if not all(Path(path).exists() for path in self.stage.outputs.values()):
             return None
         if known and known.succeeded and known.digest == self.stage.digest:
-            return known.model_copy(
-                update={
-                    "reason": f"this run has done it already; to run it anew, delete {self.record_uri} and clear the task"
-                }
-            )
+            anew = f"to run it anew, delete {self.record_uri} and clear the task"
+            return known.model_copy(update={"reason": f"this run has done it already; {anew}"})
         if not self.stage.shared:
             return None
         now = datetime.now(UTC)
@@ -246,22 +254,22 @@ class StageRunner:
                     next_step=f"clear the task {needed}, with downstream tasks",
                 )
 
-    def _ensure_machine(self, known: StageRecord | None) -> tuple[MachineRecord, bool]:
+    def _ensure_machine(self) -> tuple[MachineRecord, bool]:
         """Return the run's machine for the stage's role, and whether the stage has to delete it."""
         provider = self.context.provider(self.role)
         labels = self.context.labels | {"role": self.role}
         found = [machine for machine in provider.find(labels) if machine.incarnation]
         if found:
-            job = known.job if known else None
-            mine = job is not None and job.made_machine and job.machine_incarnation == found[0].incarnation
-            return found[0], mine
+            return found[0], found[0].labels.get(MADE_BY) == self.stage.name
         spec = self.context.machine_spec(self.role)
-        return provider.create(spec, labels | {"owner": self.context.recipe.owner}), True
+        owned = labels | {"owner": self.context.recipe.owner, MADE_BY: self.stage.name}
+        return provider.create(spec, owned), True
 
-    def _release_machine(self, record: StageRecord) -> None:
-        machine = self._machine_of(record)
-        if machine and record.job and record.job.made_machine:
-            self.context.provider(self.role).delete(machine)
+    def _release_machine(self) -> None:
+        """Delete the machine that the stage made for itself, in this try or in one that was killed."""
+        provider = self.context.provider(self.role)
+        for machine in provider.find(self.context.labels | {"role": self.role, MADE_BY: self.stage.name}):
+            provider.delete(machine)
 
     def _machine_of(self, record: StageRecord) -> MachineRecord | None:
         if record.job is None:
@@ -312,23 +320,27 @@ class StageRunner:
         machine, handle, _ = self._find_job()
         return self.context.provider(self.role).jobs(machine).poll(handle, offset, file=file)
 
-    def _collect(self) -> Proof:
-        """Return the proof that the ended job did its work."""
+    def _collect(self) -> Proof | None:
+        """Return the proof that the ended job did its work; None where it still runs."""
         machine, handle, job = self._find_job()
         jobs = self.context.provider(self.role).jobs(machine)
-        while not self.poll().ended:
-            pass
+        while not (polled := self.poll()).ended:
+            if polled.state == "running":
+                return None
         name = self.log_name(job)
         status = jobs.poll(handle, self.context.store.log_size(name))
         log_path = self.context.store.log_path(name)
+        if self.stage.name == "train":
+            keep_training_events(
+                self.context,
+                lambda file: read_whole_file(lambda offset: jobs.poll(handle, offset, file=file)),
+            )
+            if verdict := find_verdict(self.context, log_path):
+                raise verdict
         if status.state != "exited" or status.exit_code in KILLED_EXIT_CODES:
             jobs.collect(handle)
             raise self._killed(status, log_path)
-
-        def read_file(file: str) -> bytes:
-            return read_whole_file(lambda offset: jobs.poll(handle, offset, file=file))
-
-        proof = prove(self.context, self.stage, status.exit_code or 0, log_path, read_file)
+        proof = prove(self.context, self.stage, status.exit_code or 0, log_path)
         jobs.collect(handle)
         return proof
 

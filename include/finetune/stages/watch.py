@@ -59,8 +59,10 @@ class TrainingMonitor:
         except MachineLost:
             return Watched("waiting", [])
         self._offset += len(status.log)
-        fresh = self.context.store.append_events(self._reader.feed(status.log))
-        state = self._watch.observe(fresh, time.monotonic())
+        events = self._reader.feed(status.log)
+        # A resumed training repeats steps: they are on record, and a sign of life all the same.
+        fresh = self.context.store.append_events(events)
+        state = self._watch.observe(events, time.monotonic())
         lines = [progress_line(event, self._watch.seconds_left()) for event in fresh]
         if state in ("stalled", "diverged"):
             self._end_training(record.job, state)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from finetune.errors import PipelineError
+from finetune.errors import ConnectionLost, PipelineError
 from finetune_airflow.operators.base import RecipeOperator
 from finetune_airflow.run import explained
 from finetune_airflow.triggers.job import JobTrigger
@@ -34,6 +34,8 @@ class StageOperator(RecipeOperator):
             self._runner = runner
             try:
                 record = runner.begin()
+            except ConnectionLost:
+                raise  # nothing is known of the job, which may run: the next try takes it up
             except PipelineError as error:
                 runner.fail(error)
                 raise
@@ -41,6 +43,24 @@ class StageOperator(RecipeOperator):
             self.log.info("%s: %s", record.state, record.reason)
             return runner.record_uri
         self.log.info("job %s: %s", record.job, record.reason or "started")
+        self._wait(context, runner)
+
+    def complete(self, context: Context, event: dict[str, Any]) -> str:
+        """Take the job's result, or go on waiting for it; returns the path of the stage's record."""
+        with explained():
+            runner = self._make_runner(context)
+            if event["state"] == "timed_out":
+                error = runner.time_out()
+                runner.fail(error)
+                raise error
+            record = runner.finish()
+        if record.state == "running":
+            self.log.info("the job still runs")
+            self._wait(context, runner)
+        self.log.info("done in %.1f s: %s", record.seconds, record.evidence)
+        return runner.record_uri
+
+    def _wait(self, context: Context, runner: StageRunner) -> NoReturn:
         self.defer(
             trigger=JobTrigger(
                 recipe_path=self.recipe_path,
@@ -50,18 +70,6 @@ class StageOperator(RecipeOperator):
             ),
             method_name="complete",
         )
-
-    def complete(self, context: Context, event: dict[str, Any]) -> str:
-        """Take the job's result; returns the path of the stage's record."""
-        with explained():
-            runner = self._make_runner(context)
-            if event["state"] == "timed_out":
-                error = runner.time_out()
-                runner.fail(error)
-                raise error
-            record = runner.finish()
-            self.log.info("done in %.1f s: %s", record.seconds, record.evidence)
-            return runner.record_uri
 
     def on_kill(self) -> None:
         """End the job when the task is ended while it holds a worker."""
