@@ -99,7 +99,7 @@ def run(
 def runs(recipe: Annotated[str | None, typer.Argument(help="Only this recipe's.")] = None) -> None:
     """List the runs in the store, the newest first."""
     table = Table("recipe", "run", "started", "stages done", "held-out loss before", "after", box=None)
-    for store in Store(settings.default_store_url()).runs(recipe):
+    for store in known_runs(recipe):
         record = store.read_run()
         stages = store.read_stages()
         done = sum(stage.succeeded for stage in stages)
@@ -116,16 +116,23 @@ def runs(recipe: Annotated[str | None, typer.Argument(help="Only this recipe's."
 @app.command()
 def show(run_id: Annotated[str, typer.Argument(help="A run's id.")]) -> None:
     """Show what a run did, stage by stage."""
-    found = [
-        store for store in Store(settings.default_store_url()).runs() if store.read_run().run_id == run_id
-    ]
+    found = [store for store in known_runs() if store.read_run().run_id == run_id]
     if not found:
-        errors.print(
-            f"no run {run_id!r} in {settings.default_store_url()}; `python -m finetune runs` lists them",
-            markup=False,
-        )
+        errors.print(f"there is no run {run_id!r}; `python -m finetune runs` lists them", markup=False)
         raise typer.Exit(1)
     show_run(found[0])
+
+
+def known_runs(recipe: str | None = None) -> list[RunStore]:
+    """Return the runs of the default store, and of those on this machine that recipes name, the newest first."""
+    outcomes = load_recipes(settings.recipes_dir()).values()
+    named = {outcome.store_url() for outcome in outcomes if isinstance(outcome, Recipe)}
+    urls = {settings.default_store_url(), *(url for url in named if url.startswith("file://"))}
+    try:
+        found = [run for url in urls for run in Store(url).runs(recipe)]
+        return sorted(found, key=lambda run: run.read_run().started_at, reverse=True)
+    except PipelineError as error:
+        raise fail(error) from error
 
 
 def show_run(store: RunStore) -> None:
