@@ -166,6 +166,20 @@ def test_an_interrupted_demo_tears_down_its_run_and_leaves_nothing(training, num
     assert "Killing everything" not in printed
 
 
+def test_an_interruption_while_airflow_starts_leaves_nothing(tmp_path) -> None:
+    demo = DemoProcess(tmp_path)
+    try:
+        processes = wait_for("a component", lambda: [*demo.airflow.processes()][1:], DEADLINE_SECONDS)
+
+        demo.process.send_signal(signal.SIGINT)
+
+        assert demo.process.wait(DEADLINE_SECONDS) == 130
+        assert still_running(processes) == []
+        assert demo.airflow.processes() == []
+    finally:
+        demo.close()
+
+
 def test_a_second_interruption_kills_and_leaves_nothing_either(training) -> None:
     processes = training.everything()
     training.process.send_signal(signal.SIGINT)

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from finetune.demo.processes import Household, ProcessIdentity, proportional_memory_bytes
+from finetune.demo.processes import Household, ProcessIdentity, is_zombie, proportional_memory_bytes
 
 DEADLINE_SECONDS = 20.0
 IGNORES_TERM = """
@@ -26,6 +26,11 @@ WITH_CHILD = """
 import os, time
 if os.fork() == 0:
     print('up', flush=True)
+time.sleep(99)
+"""
+WITH_UNMARKED_CHILD = """
+import os, subprocess, sys, time
+subprocess.Popen([sys.executable, '-c', 'import time; print("up", flush=True); time.sleep(99)'], env={})
 time.sleep(99)
 """
 WITH_DAEMON = """
@@ -103,13 +108,17 @@ def test_members_are_a_leader_with_its_children(spawn, tmp_path) -> None:
     assert pids(household.members()) == {process.pid} | children
 
 
-def test_children_of_a_killed_leader_are_still_members(spawn, tmp_path) -> None:
+@pytest.mark.parametrize("asked_for_its_exit_code", [True, False])
+def test_children_of_a_killed_leader_are_still_members(spawn, tmp_path, asked_for_its_exit_code) -> None:
     process = spawn(WITH_CHILD)
-    household = Household([ProcessIdentity.of("it", process.pid)], tmp_path, {})
+    known = ProcessIdentity.of("it", process.pid)
+    household = Household([known], tmp_path, {})
     children = pids(psutil.Process(process.pid).children())
 
     process.kill()
-    process.wait(DEADLINE_SECONDS)
+    if asked_for_its_exit_code:
+        process.wait(DEADLINE_SECONDS)
+    wait_until(lambda: known.find() is None)
 
     assert pids(household.members()) == children
     assert household.end(5, 5) == []
@@ -138,6 +147,18 @@ def test_what_left_the_session_is_found_by_its_mark(spawn, tmp_path) -> None:
 
     assert household.members() == []
     assert stranger.poll() is None
+
+
+def test_children_that_hide_the_mark_are_killed_with_a_component_that_is_not_on_record(
+    spawn, tmp_path
+) -> None:
+    process = spawn(WITH_UNMARKED_CHILD, mark="ours-1")
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children()]
+
+    assert Household([], tmp_path, {"TEST_MARK": "ours-1"}).kill(grace_seconds=5) == []
+
+    assert len(family) == 2
+    assert not [member for member in family if member.is_running() and not is_zombie(member)]
 
 
 def test_a_process_that_ignores_being_asked_is_killed(spawn, tmp_path) -> None:

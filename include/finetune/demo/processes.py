@@ -28,13 +28,26 @@ class ProcessIdentity(BaseModel, frozen=True):
 
     def find(self) -> psutil.Process | None:
         """Return the process while it runs; None once it ended, also when another has its number now."""
+        holder = self.find_holder()
+        return holder if holder and self._is_same(holder) and not is_zombie(holder) else None
+
+    def find_holder(self) -> psutil.Process | None:
+        """Return whoever has the process's number now, zombies included; None where nobody has."""
         try:
-            process = psutil.Process(self.pid)
-            if abs(process.create_time() - self.started) > START_TIME_TOLERANCE_SECONDS:
-                return None
-            return None if process.status() == psutil.STATUS_ZOMBIE else process
+            return psutil.Process(self.pid)
         except psutil.NoSuchProcess:
             return None
+
+    def owns_session(self) -> bool:
+        """Say whether the process, running or a zombie, still leads the session of its number."""
+        holder = self.find_holder()
+        return holder is not None and self._is_same(holder)
+
+    def _is_same(self, holder: psutil.Process) -> bool:
+        try:
+            return abs(holder.create_time() - self.started) <= START_TIME_TOLERANCE_SECONDS
+        except psutil.NoSuchProcess:
+            return False
 
 
 class Household:
@@ -54,18 +67,30 @@ class Household:
 
     def members(self) -> list[psutil.Process]:
         """Return every process of ours that runs now, this one excepted."""
-        living = {leader.pid for leader in self.leaders if leader.find()}
-        ended = {leader.pid for leader in self.leaders if not psutil.pid_exists(leader.pid)}
+        processes = [one for one in psutil.process_iter() if one.pid != os.getpid()]
+        self._learn_leaders(processes)
+        led = {leader.pid for leader in self.leaders if leader.owns_session()}
+        leaderless = {leader.pid for leader in self.leaders if leader.find_holder() is None}
         found = []
-        for process in psutil.process_iter():
+        for process in processes:
             with contextlib.suppress(psutil.Error, ProcessLookupError):
-                if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
-                    continue
                 session = os.getsid(process.pid)
-                orphaned = session in ended and self._works_here(process)
-                if session in living or orphaned or self._is_marked(process):
+                ours = session in led or (session in leaderless and self._works_here(process))
+                if (ours or self._is_marked(process)) and not is_zombie(process):
                     found.append(process)
         return found
+
+    def _learn_leaders(self, processes: Iterable[psutil.Process]) -> None:
+        """Take up components that were started and not put on record: their children may hide the mark.
+
+        A process that sets its title overwrites what others can read of its environment.
+        """
+        known = {leader.pid for leader in self.leaders if leader.owns_session()}
+        for process in processes:
+            with contextlib.suppress(psutil.Error, ProcessLookupError):
+                leads = os.getsid(process.pid) == process.pid
+                if leads and process.pid not in known and self._is_marked(process):
+                    self.leaders.append(ProcessIdentity.of(process.name(), process.pid))
 
     def _works_here(self, process: psutil.Process) -> bool:
         return Path(process.cwd()) == self.folder
@@ -97,6 +122,14 @@ class Household:
             _signal_all(rest, psutil.Process.kill)
             wait_until_gone(rest, grace_seconds)
         return self.members()
+
+
+def is_zombie(process: psutil.Process) -> bool:
+    """Say whether a process has ended and only its parent's question for the exit code is outstanding."""
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def wait_until_gone(processes: Iterable[psutil.Process], timeout_seconds: float) -> None:

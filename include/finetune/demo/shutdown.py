@@ -9,6 +9,7 @@ from rich.console import Console
 
 from finetune.demo.airflow_local import AirflowLocal
 from finetune.demo.api import WaitTimeout
+from finetune.demo.checks import listens
 from finetune.errors import PipelineError
 from finetune.machines.local import LocalMachineProvider
 from finetune.machines.processes import describe_process
@@ -37,7 +38,8 @@ class ActiveRun:
 
 def find_active_runs(airflow: AirflowLocal) -> list[ActiveRun]:
     """Return the recipes' runs that have not ended; none where no Airflow runs that could be asked."""
-    if airflow.running is None or airflow.component("api-server") is None:
+    running = airflow.running
+    if running is None or not listens(running.components, "api-server", running.port):
         return []
     runs = airflow.api.dag_runs(states=("queued", "running"))
     return [ActiveRun(run.dag_id, run.dag_run_id) for run in runs if run.dag_id.startswith(DAG_PREFIX)]
