@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from finetune.machines.local import LocalMachineProvider
 from finetune.machines.processes import MARK
 

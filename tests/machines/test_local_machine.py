@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from finetune.errors import MachineFault, MachineLost
 from finetune.machines.base import HALF_MADE, MachineRecord, MachineSpec
 from finetune.machines.local import LocalMachineProvider
@@ -57,15 +59,25 @@ def labels() -> dict[str, str]:
     return {"recipe": "tiny-local", "run": f"manual__{uuid.uuid4().hex}", "owner": "ada"}
 
 
+@contextlib.contextmanager
+def running(argv: list[str], mark: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process that carries a machine's mark, and kill it afterwards."""
+    environment = {MARK: mark, "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 @pytest.fixture
 def planted(labels: dict[str, str], provider: LocalMachineProvider) -> Iterator[subprocess.Popen[bytes]]:
     """A process that an earlier, vanished machine of the run left behind."""
     name = provider.create(TPU, labels).name
     [record] = provider.find(labels)
     provider.delete(record)
-    with subprocess.Popen(["sleep", "1009"], env={MARK: build_mark(name, "earlier")}) as process:
+    with running(["sleep", "1009"], build_mark(name, "earlier")) as process:
         yield process
-        process.kill()
 
 
 def test_create_makes_a_machine_once(provider: LocalMachineProvider, labels: dict[str, str]) -> None:
@@ -121,12 +133,11 @@ def test_delete_ends_what_a_job_did_not_start_but_carries_the_machines_mark(
 ) -> None:
     record = provider.create(TPU, labels)
     ignore = "trap '' TERM; echo ready; while :; do sleep 1000; done"
-    environment = {MARK: build_mark(record.name, record.incarnation), "PATH": "/usr/bin:/bin"}
-    with subprocess.Popen(["sh", "-c", ignore], env=environment, stdout=subprocess.PIPE) as process:
+    with running(["sh", "-c", ignore], build_mark(record.name, record.incarnation)) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         report = provider.delete(record)
-        assert process.wait() == -9
+        assert process.wait(30) == -9
     assert any(f"process {process.pid}" in line for line in report.deleted)
 
 
@@ -197,9 +208,9 @@ def test_a_half_made_machine_is_emptied_and_made_anew_by_create(
     provider: LocalMachineProvider, labels: dict[str, str]
 ) -> None:
     root = make_half_made(provider, labels)
-    with subprocess.Popen(["sleep", "1009"], env={MARK: build_mark(root.name, "earlier")}) as stray:
+    with running(["sleep", "1009"], build_mark(root.name, "earlier")) as stray:
         record = provider.create(TPU, labels)
-        assert stray.wait() == -15
+        assert stray.wait(30) == -15
     assert provider.exists(record)
     assert [path.name for path in root.iterdir()] == ["machine.json"]
 

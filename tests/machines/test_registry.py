@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from finetune.errors import RecipeError
 from finetune.machines.base import MachineSpec
 from finetune.machines.registry import get_provider

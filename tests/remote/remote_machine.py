@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+
 from finetune.remote.jobs import JobHandle, Jobs, JobStatus
 from finetune.remote.local import LocalTransport
 from finetune.settings import ON_MACHINE_DIR

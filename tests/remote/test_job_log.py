@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from remote_machine import Machine
+
 from finetune.errors import MachineFault
 from finetune.remote.jobs import JobHandle
-from remote_machine import Machine
 
 TEXT = "début — 训练 🙂 loss: 0.5\n"
 

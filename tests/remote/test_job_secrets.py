@@ -10,10 +10,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from remote_machine import Machine, read_command_line
+
 from finetune.remote.jobs import Jobs
 from finetune.remote.local import LocalTransport
 from finetune.remote.transport import Completed
-from remote_machine import Machine, read_command_line
 
 SCRIPT = """
 printf %s "$TOKEN" | sha256sum

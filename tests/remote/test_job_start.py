@@ -9,8 +9,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from finetune.settings import INCLUDE_DIR
 from remote_machine import Machine, wait_for
+
+from finetune.settings import INCLUDE_DIR
 
 WAIT_FOR_RELEASE = 'echo begun >> "$ROOT/begun"; until [ -e "$ROOT/release" ]; do sleep 0.05; done; echo done'
 

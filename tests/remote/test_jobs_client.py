@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
+from remote_machine import Machine
+
 from finetune.errors import ConnectionLost, MachineFault, MachineLost
 from finetune.remote.jobs import JobHandle, Jobs, build_command
 from finetune.remote.local import LocalTransport
 from finetune.remote.transport import Completed
-from remote_machine import Machine
 
 
 class AnsweringTransport:

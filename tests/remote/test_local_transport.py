@@ -6,9 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from remote_machine import Machine, wait_for
+
 from finetune.remote.local import LocalTransport, select_login_environment
 from finetune.remote.transport import Completed
-from remote_machine import Machine, wait_for
 
 ECHO = ["sh", "-c", "cat; echo oops >&2; exit 3"]
 

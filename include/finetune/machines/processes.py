@@ -23,11 +23,15 @@ def find_processes(name: str, incarnation: str | None = None) -> list[psutil.Pro
 
     A process whose environment cannot be read belongs to somebody else, so it is not one.
     """
+    assert name, "without a name, every process would be somebody's"
     found = []
     for process in psutil.process_iter():
         try:
-            owner, _, age = process.environ().get(MARK, "").partition("/")
-            if owner == name and incarnation in (None, age) and process.status() != psutil.STATUS_ZOMBIE:
+            mark = process.environ().get(MARK)
+            if mark is None or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            owner, _, age = mark.partition("/")
+            if owner == name and incarnation in (None, age):
                 found.append(process)
         except (psutil.Error, OSError):
             continue
