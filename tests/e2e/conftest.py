@@ -59,7 +59,7 @@ class Pipeline:
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[psutil.Process]:
     """Somebody else's process, which looks like what MaxText kills: its parent is pid 1."""
     note = tmp_path_factory.mktemp("stranger") / "pid"
-    program = f"import os, pathlib; pathlib.Path({str(note)!r}).write_text(str(os.getpid())); input()"
+    program = f"import os, pathlib, sys; pathlib.Path({str(note)!r}).write_text(str(os.getpid())); sys.stdin.read()"
     reader, writer = os.pipe()
     subprocess.run(
         ["setsid", "--fork", sys.executable, "-c", program, "multiprocessing.resource_tracker"],

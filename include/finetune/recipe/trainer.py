@@ -13,7 +13,7 @@ _RUN_PARAM: dict[str, Any] = {"run_param": "Training"}
 
 
 class EvalSection(Section):
-    """The evaluation on the held-out part that the trainer makes once, after the last step."""
+    """The trainer's own evaluation on the held-out part, before the first step and after the last."""
 
     steps: int | None = Field(
         None, ge=1, description="Batches to evaluate; null means the whole held-out part once."

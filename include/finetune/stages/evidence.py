@@ -146,7 +146,7 @@ def _training_problems(
     steps: int, last: int, trained: list[dict[str, Any]], checkpoint: Path, log: str
 ) -> list[str]:
     problems = []
-    if DATA_RAN_OUT in log:
+    if last < steps and DATA_RAN_OUT in log:
         line = next(line for line in log.splitlines() if DATA_RAN_OUT in line)
         problems.append(f"its data ended early: {line.strip()}")
     if last < steps:

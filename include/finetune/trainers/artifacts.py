@@ -131,7 +131,7 @@ def fingerprint(directory: Path) -> list[list[Any]]:
 
 
 def bundled_dataset(recipe: Recipe, layout: Layout, python: str) -> Step | None:
-    """Return the step that makes the bundled dataset's ``train.jsonl`` and ``heldout.jsonl``; None for other sources."""
+    """Return the step that makes the bundled dataset's two JSONL files; None for other sources."""
     if recipe.dataset.source.bundled is None:
         return None
     script = "build_chatterbot_dataset.py"
