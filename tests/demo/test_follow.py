@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from finetune.demo.api import TaskInstance
+from finetune.demo.api import DagRun, TaskInstance
 from finetune.demo.display import Display
 from finetune.demo.follow import RunFollower, TrainingProgress
 from finetune.store import RunStore, StageRecord, Store
@@ -85,10 +85,11 @@ def test_a_retry_does_not_end_the_stage(store) -> None:
     assert watcher.look(train="up_for_retry") == []
 
 
-def test_a_stage_with_a_record_is_told_with_its_own_seconds(store) -> None:
-    store.write_stage(record("convert_checkpoint"))
+@pytest.mark.parametrize(("recorded", "told"), [(61.5, "61.5 s"), (0.1, "7.0 s"), (None, "7.0 s")])
+def test_a_stages_seconds_are_those_of_all_its_tries(store, recorded, told) -> None:
+    store.write_stage(record("convert_checkpoint", seconds=recorded))
 
-    assert Watcher(store).look(convert_checkpoint="success")[-1] == "  ✓ convert_checkpoint      61.5 s"
+    assert Watcher(store).look(convert_checkpoint="success")[-1] == f"  ✓ convert_checkpoint {told:>11}"
 
 
 def test_a_reused_stage_says_why(store) -> None:
@@ -101,6 +102,19 @@ def test_a_stage_that_was_never_begun_has_no_seconds(store) -> None:
     lines = Watcher(store).look(export_checkpoint="upstream_failed")
 
     assert [line.split() for line in lines] == [["-", "export_checkpoint", "upstream_failed"]]
+
+
+def test_a_run_that_waits_for_another_says_so_once(store, monkeypatch) -> None:
+    watcher = Watcher(store)
+    queued = DagRun(dag_id="dag", dag_run_id="run", state="queued")
+    watcher.follower.look_at_queue(queued)
+    assert watcher.file.getvalue() == ""
+    monkeypatch.setattr("finetune.demo.follow.QUEUE_PATIENCE_SECONDS", -1.0)
+
+    watcher.follower.look_at_queue(queued)
+    watcher.follower.look_at_queue(queued)
+
+    assert watcher.file.getvalue() == "  Waiting: another run of this recipe has not ended yet.\n"
 
 
 def test_without_a_terminal_training_is_a_plain_line_now_and_then(store, monkeypatch) -> None:

@@ -68,6 +68,7 @@ class TaskInstance(BaseModel, frozen=True):
     map_index: int
     try_number: int
     state: str | None = None
+    pid: int | None = None
     start_date: datetime | None = None
     end_date: datetime | None = None
     duration: float | None = None

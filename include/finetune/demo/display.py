@@ -61,6 +61,10 @@ class Display:
     ) -> None:
         self._live.stop()
 
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self.console.print(f"  {escape(text)}", soft_wrap=True)
+
     def start_stage(self, name: str, seconds: float = 0.0) -> None:
         """Show that a stage has started, ``seconds`` ago."""
         now = time.monotonic()

@@ -15,6 +15,8 @@ POLL_SECONDS = 1.0
 # Airflow's words for a task that has begun and not ended; between tries it waits for the next one.
 BEGUN_STATES = frozenset({"running", "deferred", "restarting", "up_for_retry", "up_for_reschedule"})
 TRAINING_TASK = "train"
+# The scheduler starts a run within a second or two unless the DAG's only place is taken.
+QUEUE_PATIENCE_SECONDS = 10.0
 
 
 class RunFollower:
@@ -34,6 +36,8 @@ class RunFollower:
         self.run_id = run_id
         self.store = store
         self.display = display
+        self._started = time.monotonic()
+        self._told_queue = False
         self._begun: dict[str, float] = {}
         self._ended: set[str] = set()
         self._training = TrainingProgress()
@@ -42,11 +46,19 @@ class RunFollower:
         """Show everything until the run and its tasks have ended; return the run."""
         while True:
             run = self.api.dag_run(self.dag_id, self.run_id)
+            self.look_at_queue(run)
             tasks = self.api.task_instances(self.dag_id, self.run_id)
             self.look(tasks)
             if run.is_finished and all(task.is_finished for task in tasks.values()):
                 return run
             time.sleep(POLL_SECONDS)
+
+    def look_at_queue(self, run: DagRun) -> None:
+        """Say so, once, when the run has to wait for its turn."""
+        waits = run.state == "queued" and time.monotonic() - self._started > QUEUE_PATIENCE_SECONDS
+        if waits and not self._told_queue:
+            self._told_queue = True
+            self.display.say("Waiting: another run of this recipe has not ended yet.")
 
     def look(self, tasks: dict[str, TaskInstance]) -> None:
         """Show what has changed since the last look."""
@@ -76,14 +88,13 @@ class RunFollower:
         self.display.end_stage(name, state, self._seconds(task, record), describe_end(state, record))
 
     def _seconds(self, task: TaskInstance, record: StageRecord | None) -> float | None:
-        """Return the stage's own seconds; those of a task without a record as Airflow counts them."""
+        """Return the longer of what Airflow counts for the last try and the stage's record over several."""
         if task.state not in ("success", "failed"):
             return None
-        if record and record.state == "done" and record.seconds is not None:
-            return record.seconds
+        counted = [record.seconds] if record and record.seconds is not None else []
         if task.start_date and task.end_date:
-            return (task.end_date - task.start_date).total_seconds()
-        return time.monotonic() - self._begun[task.task_id]
+            counted.append((task.end_date - task.start_date).total_seconds())
+        return max(counted, default=time.monotonic() - self._begun[task.task_id])
 
 
 class TrainingProgress:
