@@ -71,6 +71,7 @@ CONFIG: dict[str, Any] = {
     "rope_theta": 1000000.0,
     "sliding_window": 512,
     "torch_dtype": "bfloat16",
+    "transformers_version": "4.55.0.dev0",
     "use_bidirectional_attention": False,
     "use_cache": True,
     "vocab_size": 262144,

@@ -45,6 +45,7 @@ CONFIG: dict[str, Any] = {
     "sliding_window": 512,
     "tie_word_embeddings": True,
     "torch_dtype": "bfloat16",
+    "transformers_version": "4.55.0.dev0",
     "vocab_size": VOCABULARY,
 }
 GENERATION_CONFIG = {"bos_token_id": 2, "eos_token_id": [1, 5], "pad_token_id": 0}

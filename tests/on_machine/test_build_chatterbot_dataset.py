@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from on_machine.build_chatterbot_dataset import (
     Dialogue,
     clean_line,

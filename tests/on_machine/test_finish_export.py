@@ -9,16 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
 from on_machine.finish_export import (
     ExportMismatchError,
+    TensorEntry,
     compare_headers,
+    count_changed,
     count_not_finite,
     finish_export,
     main,
     read_header,
     read_tensors,
 )
-from safetensors.numpy import save_file
 
 Weights = dict[str, NDArray[Any]]
 
@@ -112,6 +115,22 @@ def test_a_value_that_is_no_number_is_refused(tmp_path: Path, source: Path, bad:
 def test_weights_that_training_did_not_change_are_refused(tmp_path: Path, source: Path) -> None:
     with pytest.raises(ExportMismatchError, match="changed nothing"):
         finish(tmp_path, source, make_weights())
+
+
+def test_what_the_conversion_rounds_is_no_training(tmp_path: Path, source: Path) -> None:
+    weights = make_weights()
+    weights["model.embed_tokens.weight"] *= 1 + 2**-8
+    weights["model.norm.weight"] += 2**-7
+    with pytest.raises(ExportMismatchError, match="but for rounding"):
+        finish(tmp_path, source, weights)
+
+
+def test_bfloat16_is_compared_by_value_and_not_by_bits() -> None:
+    entry = TensorEntry(Path("model.safetensors"), "BF16", (1, 4), 0)
+    one, next_to_one, two, minus_one = 0x3F80, 0x3F81, 0x4000, 0xBF80
+    before = np.array([one, one, one, one], dtype=np.uint16)
+    after = np.array([one, next_to_one, two, minus_one], dtype=np.uint16)
+    assert count_changed(entry, after, before) == 2
 
 
 def test_bfloat16_infinities_and_nans_are_seen_in_their_bits() -> None:

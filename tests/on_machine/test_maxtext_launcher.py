@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
 from on_machine import maxtext_launcher
 from on_machine.maxtext_launcher import KILLER, disarm_killer, find_model_name, rename_results, rename_tensors
 
