@@ -10,7 +10,7 @@ export PYTHONPATH := $(CURDIR)/include:$(CURDIR)/plugins
 
 python := .venv/bin/python
 
-.PHONY: help setup setup-dev demo start stop status test lint format bench lock clean
+.PHONY: help setup setup-dev demo start stop status test lint format bench lock clean screenshot
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -53,6 +53,9 @@ lint: setup-dev ## Check style and types
 format: setup-dev ## Put every file into the house style
 	$(python) -m ruff check --fix .
 	$(python) -m ruff format .
+
+screenshot: setup-dev ## Take a picture of the newest run for the README (needs chromium)
+	@exec $(python) scripts/screenshot.py
 
 bench: setup-dev ## Print the numbers that are promised, measured here
 	@code=0; for one in benchmarks/*.py; do echo "== $$one"; $(python) "$$one" || code=1; done; exit $$code
