@@ -136,7 +136,7 @@ def wait_until(holds: Callable[[], bool], seconds: float) -> bool:
     while not holds():
         if time.monotonic() >= deadline:
             return False
-        time.sleep(0.02)
+        time.sleep(0.05)
     return True
 
 
@@ -466,47 +466,58 @@ def cancel(root: Path, request: Answer) -> Answer:
 
 
 def end_generation(generation: Path, grace_seconds: float) -> list[int]:
-    """Send TERM, then KILL, to the whole tree and wait until it is gone; return the pids that are left."""
+    """End the whole tree, with TERM and then KILL, and wait until it is gone; return the pids that are left."""
     command = str(generation / "command")
     supervisor = find_supervisor(generation)
     if supervisor is None:  # what it kept is about to end by itself
-
-        def find_kept() -> list[int]:
-            return [pid for pid in read_processes() if read_argv(pid)[-1:] == [command]]
-
-        wait_until(lambda: not find_kept(), KILL_SECONDS)
-        return find_kept()
+        wait_until(lambda: not find_kept(command), KILL_SECONDS)
+        return find_kept(command)
     deadline = time.monotonic() + grace_seconds
+    ask_to_end(supervisor, command, grace_seconds)
 
     def is_gone() -> bool:
         return find_supervisor(generation) is None
 
-    def split_tree() -> tuple[list[Process], list[Process]]:
-        below = [process for process in find_descendants(supervisor) if process.parent != supervisor]
-        argvs = {process.pid: read_argv(process.pid) for process in below}
-        shells = [process for process in below if argvs[process.pid][1:] == [command]]
-        return shells, [process for process in below if argvs[process.pid][-1:] != [command]]
-
-    # A shell must not go on to its next line now, nor end: the end of the script ends everybody's grace.
-    shells, others = split_tree()
-    send_signal(shells, signal.SIGSTOP)
-    send_signal(others, signal.SIGTERM)
-    wait_until(lambda: not split_tree()[1], grace_seconds)
-    send_signal(shells, signal.SIGTERM)
-    send_signal(shells, signal.SIGCONT)
-    wait_until(is_gone, deadline - time.monotonic())
-
-    seen = find_descendants(supervisor)
-
     def is_killed() -> bool:
+        if is_gone():
+            return True
         send_signal(find_descendants(supervisor), signal.SIGKILL)
-        return is_gone()
+        return False
 
-    if not is_gone() and not wait_until(is_killed, KILL_SECONDS):
-        send_signal([Process(supervisor, 0, "", "")], signal.SIGKILL)
+    wait_until(is_gone, deadline - time.monotonic())
+    seen = find_descendants(supervisor)
+    if not wait_until(is_killed, KILL_SECONDS):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(supervisor, signal.SIGKILL)
         wait_until(is_gone, KILL_SECONDS)
     alive = read_processes([process.pid for process in seen])
     return [pid for pid, _, _, started in seen if pid in alive and alive[pid].started == started]
+
+
+def ask_to_end(supervisor: int, command: str, grace_seconds: float) -> None:
+    """Send TERM to a job's processes, and to the shells of its script once the others have ended.
+
+    A shell must neither go on to its next line nor end before: the end of the script ends everybody's grace.
+    """
+    shells, others = split_tree(supervisor, command)
+    send_signal(shells, signal.SIGSTOP)
+    send_signal(others, signal.SIGTERM)
+    wait_until(lambda: not split_tree(supervisor, command)[1], grace_seconds)
+    send_signal(shells, signal.SIGTERM)
+    send_signal(shells, signal.SIGCONT)
+
+
+def split_tree(supervisor: int, command: str) -> tuple[list[Process], list[Process]]:
+    """Return the shells that run the script, and what they started; neither holds the keeper."""
+    below = [process for process in find_descendants(supervisor) if process.parent != supervisor]
+    argvs = {process.pid: read_argv(process.pid) for process in below}
+    shells = [process for process in below if argvs[process.pid][1:] == [command]]
+    return shells, [process for process in below if argvs[process.pid][-1:] != [command]]
+
+
+def find_kept(command: str) -> list[int]:
+    """Return the pids of keepers and shells of a script, whoever supervises them."""
+    return [pid for pid in read_processes() if read_argv(pid)[-1:] == [command]]
 
 
 def list_jobs(root: Path, _: Answer) -> Answer:
