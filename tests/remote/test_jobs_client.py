@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -25,11 +24,6 @@ class AnsweringTransport:
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_seconds: float = 60) -> Completed:
         return self._completed
 
-    async def run_async(
-        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_seconds: float = 60
-    ) -> Completed:
-        return self._completed
-
 
 def test_a_command_line_is_interpreter_script_verb_and_root() -> None:
     assert build_command("python3", "/opt/job.py", "poll", "/srv/machine") == [
@@ -40,17 +34,6 @@ def test_a_command_line_is_interpreter_script_verb_and_root() -> None:
         "poll",
         "/srv/machine",
     ]
-
-
-def test_a_trigger_can_follow_and_cancel_without_blocking(machine: Machine) -> None:
-    async def follow_and_cancel(handle: JobHandle) -> None:
-        statuses = await asyncio.gather(*(machine.jobs.poll_async(handle, 0) for _ in range(4)))
-        assert [status.state for status in statuses] == ["running"] * 4
-        assert await machine.jobs.cancel_async(handle) == []
-        assert (await machine.jobs.poll_async(handle, 0)).state == "exited"
-
-    asyncio.run(follow_and_cancel(machine.start("sleep 1000")))
-    assert machine.processes() == []
 
 
 def test_a_status_says_since_when_and_how_long(machine: Machine) -> None:
@@ -106,6 +89,4 @@ def test_a_command_that_does_not_answer_in_time_is_a_lost_connection_and_is_ende
     transport = LocalTransport({"FINETUNE_TEST_MARK": machine.mark})
     with pytest.raises(ConnectionLost, match=r"within 0\.2 s"):
         transport.run(["sleep", "1000"], timeout_seconds=0.2)
-    with pytest.raises(ConnectionLost, match=r"within 0\.2 s"):
-        asyncio.run(transport.run_async(["sleep", "1000"], timeout_seconds=0.2))
     assert machine.processes() == []

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
-
-import pytest
-from remote_machine import Machine, wait_for
 
 from finetune.remote.local import LocalTransport, select_login_environment
 from finetune.remote.transport import Completed
@@ -17,36 +13,18 @@ ECHO = ["sh", "-c", "cat; echo oops >&2; exit 3"]
 def test_a_command_gets_its_input_and_gives_its_output_and_exit_code() -> None:
     expected = Completed(3, "naïve".encode(), b"oops\n")
     assert LocalTransport().run(ECHO, stdin="naïve".encode()) == expected
-    assert asyncio.run(LocalTransport().run_async(ECHO, stdin="naïve".encode())) == expected
 
 
 def test_a_program_that_does_not_exist_is_127() -> None:
-    for completed in (
-        LocalTransport().run(["no-such-program"]),
-        asyncio.run(LocalTransport().run_async(["no-such-program"])),
-    ):
-        assert completed.exit_code == 127
-        assert b"no-such-program" in completed.stderr
+    completed = LocalTransport().run(["no-such-program"])
+    assert completed.exit_code == 127
+    assert b"no-such-program" in completed.stderr
 
 
 def test_a_program_that_may_not_be_run_is_126(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\n")
     assert LocalTransport().run([str(program)]).exit_code == 126
-    assert asyncio.run(LocalTransport().run_async([str(program)])).exit_code == 126
-
-
-def test_a_cancelled_command_is_ended(machine: Machine) -> None:
-    async def start_and_cancel() -> None:
-        transport = LocalTransport({"FINETUNE_TEST_MARK": machine.mark})
-        task = asyncio.create_task(transport.run_async(["sleep", "1000"]))
-        await asyncio.to_thread(wait_for, lambda: machine.processes("sleep"), "the command runs")
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(start_and_cancel())
-    assert machine.processes() == []
 
 
 def test_what_a_login_has_is_kept_and_everything_else_is_dropped() -> None:

@@ -137,14 +137,6 @@ class Jobs:
         """
         return parse_status(self._ask("poll", build_poll_request(handle, offset, limit, file)), offset)
 
-    async def poll_async(
-        self, handle: JobHandle, offset: int, limit: int = DEFAULT_LIMIT_BYTES, file: str = "log"
-    ) -> JobStatus:
-        """Do the same without blocking the event loop."""
-        return parse_status(
-            await self._ask_async("poll", build_poll_request(handle, offset, limit, file)), offset
-        )
-
     def collect(self, handle: JobHandle) -> None:
         """Say that the result was consumed, so that the next start begins anew."""
         self._ask("collect", {"name": handle.name, "generation": handle.generation})
@@ -152,13 +144,6 @@ class Jobs:
     def cancel(self, handle: JobHandle, grace_seconds: float = 10) -> Pids:
         """End everything that the job started and wait until it is gone; return the pids that are left."""
         answer = self._ask(
-            "cancel", build_cancel_request(handle, grace_seconds), grace_seconds + KILL_MARGIN_SECONDS
-        )
-        return [int(pid) for pid in answer["left"]]
-
-    async def cancel_async(self, handle: JobHandle, grace_seconds: float = 10) -> Pids:
-        """Do the same without blocking the event loop."""
-        answer = await self._ask_async(
             "cancel", build_cancel_request(handle, grace_seconds), grace_seconds + KILL_MARGIN_SECONDS
         )
         return [int(pid) for pid in answer["left"]]
@@ -179,14 +164,6 @@ class Jobs:
         return self._read_answer(
             argv, self._transport.run(argv, stdin=stdin, timeout_seconds=timeout_seconds)
         )
-
-    async def _ask_async(
-        self, verb: str, request: Mapping[str, Any], timeout_seconds: float = 60
-    ) -> dict[str, Any]:
-        argv = build_command(self._python, self._script_path, verb, self._root)
-        stdin = json.dumps(request).encode()
-        completed = await self._transport.run_async(argv, stdin=stdin, timeout_seconds=timeout_seconds)
-        return self._read_answer(argv, completed)
 
     def _read_answer(self, argv: Sequence[str], completed: Completed) -> dict[str, Any]:
         message = completed.stderr.decode(errors="replace").strip()[-2000:]

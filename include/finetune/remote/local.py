@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import subprocess
@@ -64,36 +63,6 @@ class LocalTransport:
             raise describe_lost_connection(argv, timeout_seconds, error) from error
         return Completed(done.returncode, done.stdout, done.stderr)
 
-    async def run_async(
-        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_seconds: float = 60
-    ) -> Completed:
-        """Do the same without blocking the event loop; cancelling it ends the command."""
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *argv,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=self._build_environment(),
-            )
-        except FileNotFoundError as error:
-            return Completed(NO_SUCH_PROGRAM, b"", str(error).encode())
-        except PermissionError as error:
-            return Completed(NOT_EXECUTABLE, b"", str(error).encode())
-        except OSError as error:
-            raise describe_lost_connection(argv, timeout_seconds, error) from error
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                stdout, stderr = await process.communicate(stdin)
-        except TimeoutError as error:
-            raise describe_lost_connection(argv, timeout_seconds, error) from error
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        assert process.returncode is not None
-        return Completed(process.returncode, stdout, stderr)
-
     def _build_environment(self) -> dict[str, str]:
         return {**select_login_environment(os.environ), **self._environment}
 
@@ -102,7 +71,7 @@ def describe_lost_connection(
     argv: Sequence[str], timeout_seconds: float, error: BaseException
 ) -> ConnectionLost:
     """Return the error for a command that could not be run to its end."""
-    late = isinstance(error, (TimeoutError, subprocess.TimeoutExpired))
+    late = isinstance(error, subprocess.TimeoutExpired)
     why = f"it did not answer within {timeout_seconds:g} s" if late else str(error)
     return ConnectionLost(
         f"This machine could not run a command ({argv[0]}): {why}.",

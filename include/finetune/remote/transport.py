@@ -26,9 +26,3 @@ class Transport(Protocol):
             ConnectionLost: The machine was not reached, or did not answer in time.
         """
         ...
-
-    async def run_async(
-        self, argv: Sequence[str], *, stdin: bytes = b"", timeout_seconds: float = 60
-    ) -> Completed:
-        """Do the same without blocking the event loop; cancelling it ends the command."""
-        ...
