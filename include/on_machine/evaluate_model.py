@@ -101,7 +101,7 @@ def main() -> None:
     """Evaluate a model and write the figures and the answers as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="a Hugging Face directory")
-    parser.add_argument("--heldout", type=Path, required=True, help="JSONL with a `messages` column")
+    parser.add_argument("--heldout", type=Path, help="JSONL with a `messages` column; no loss without it")
     parser.add_argument("--max-length", type=int, required=True, help="the training's max_target_length")
     parser.add_argument("--prompts", type=Path, required=True, help="a JSON list of strings")
     parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
@@ -115,7 +115,9 @@ def main() -> None:
     )
     model = AutoModelForCausalLM.from_pretrained(arguments.model, local_files_only=True, dtype=torch.float32)
     model.eval()
-    result = measure_loss(model, tokenizer, read_heldout(arguments.heldout), arguments.max_length)
+    result: dict[str, Any] = {"loss": None, "perplexity": None, "tokens": 0, "examples": 0}
+    if arguments.heldout:
+        result = measure_loss(model, tokenizer, read_heldout(arguments.heldout), arguments.max_length)
     prompts = json.loads(arguments.prompts.read_text(encoding="utf-8"))
     result["samples"] = [
         answer_prompt(model, tokenizer, prompt, arguments.max_new_tokens) for prompt in prompts

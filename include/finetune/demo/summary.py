@@ -40,8 +40,9 @@ def print_success(console: Console, store: RunStore, airflow: AirflowLocal, dag_
 def print_quality(console: Console, evidence: dict[str, Any]) -> None:
     """Print the held-out loss and the prompts' answers, before and after."""
     before, after = evidence["heldout_loss_before"], evidence["heldout_loss_after"]
-    console.print("\nHeld-out loss (nats per token)", style="bold")
-    console.print(f"  before {before:.3f}, after [bold]{after:.3f}[/]")
+    if before is not None and after is not None:
+        console.print("\nHeld-out loss (nats per token)", style="bold")
+        console.print(f"  before {before:.3f}, after [bold]{after:.3f}[/]")
     console.print("\nWhat it answers", style="bold")
     for sample in evidence["samples"]:
         console.print(f"  [bold]{escape(sample['prompt'])}[/]")
