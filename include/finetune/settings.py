@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from finetune.errors import PipelineError
+
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 INCLUDE_DIR = PROJECT_ROOT / "include"
 ON_MACHINE_DIR = INCLUDE_DIR / "on_machine"
 REQUIREMENTS_DIR = INCLUDE_DIR / "requirements"
+MAX_PORT = 65535
 
 
 def home_dir() -> Path:
@@ -37,8 +40,19 @@ def database_url() -> str | None:
 
 
 def airflow_port() -> int:
-    """Return the preferred port of the Airflow started here: ``FINETUNE_AIRFLOW_PORT``, else 8080."""
-    return int(os.environ.get("FINETUNE_AIRFLOW_PORT") or 8080)
+    """Return the preferred port of the Airflow started here: ``FINETUNE_AIRFLOW_PORT``, else 8080.
+
+    Raises:
+        PipelineError: The variable is not a port.
+    """
+    text = os.environ.get("FINETUNE_AIRFLOW_PORT") or "8080"
+    if not text.isdecimal() or int(text) > MAX_PORT:
+        raise PipelineError(
+            f"FINETUNE_AIRFLOW_PORT is {text!r}, not a port",
+            left="nothing was started",
+            next_step=f"set it to a number from 1 to {MAX_PORT}, to 0 for any free port, or not at all",
+        )
+    return int(text)
 
 
 def demo_recipe() -> str:

@@ -71,7 +71,7 @@ def test_sqlite_is_the_default_database(tmp_path) -> None:
 
     config.write(Secrets.make())
 
-    assert read(config).get("database", "sql_alchemy_conn") == f"sqlite:///{tmp_path}/airflow.db"
+    assert read(config).get("database", "sql_alchemy_conn") == f"sqlite:///{tmp_path}/airflow.db?timeout=60"
 
 
 def test_a_password_with_percent_signs_survives_the_configuration_file(tmp_path) -> None:

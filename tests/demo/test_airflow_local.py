@@ -10,13 +10,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
 from conftest import TOY_DAG, TOY_DAGS
 
 from finetune import settings
-from finetune.demo.airflow_local import AirflowRunsDifferently
+from finetune.demo.airflow_local import AirflowLocal
 from finetune.demo.api import wait_for
 from finetune.demo.checks import is_taken
 from finetune.demo.launch import COMPONENTS, AirflowStartFailed
@@ -29,6 +30,10 @@ GIBIBYTE = 1024**3
 
 def still_running(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [process for process in processes if process.is_running() and not is_zombie(process)]
+
+
+def read_component_logs(airflow: AirflowLocal) -> str:
+    return "".join(log.read_text() for log in (airflow.airflow_home / "components").glob("*.log"))
 
 
 class Stranger(http.server.BaseHTTPRequestHandler):
@@ -71,15 +76,6 @@ def test_all_components_run_and_stay_below_the_promised_memory(toy_airflow) -> N
     assert toy_airflow.memory_bytes() < 1.6 * GIBIBYTE
 
 
-def test_other_settings_are_refused_while_it_runs(toy_airflow, tmp_path) -> None:
-    other = type(toy_airflow)(toy_airflow.home, dags=tmp_path)
-
-    with pytest.raises(AirflowRunsDifferently, match="make stop"):
-        other.start()
-
-    assert toy_airflow.missing_components() == []
-
-
 def test_what_others_must_not_read_is_private(toy_airflow) -> None:
     home = toy_airflow.airflow_home
 
@@ -89,7 +85,7 @@ def test_what_others_must_not_read_is_private(toy_airflow) -> None:
 
 
 def test_no_log_tells_a_secret(toy_airflow) -> None:
-    told = "".join(log.read_text() for log in (toy_airflow.airflow_home / "components").glob("*.log"))
+    told = read_component_logs(toy_airflow)
 
     assert "Starting" in told
     for secret in toy_airflow.secrets.model_dump().values():
@@ -123,6 +119,25 @@ def test_a_component_that_was_killed_comes_back_with_the_next_start(make_airflow
 
     assert airflow.missing_components() == []
     assert still_running(first) == []
+
+
+def test_other_settings_start_an_idle_airflow_anew(make_airflow) -> None:
+    airflow = make_airflow(dags=TOY_DAGS)
+    airflow.start()
+    first = airflow.processes()
+    airflow.env["FINETUNE_STORE"] = "file:///another"
+
+    assert airflow.start() is True
+
+    assert still_running(first) == []
+    assert airflow.missing_components() == []
+
+
+def test_a_home_that_cannot_be_made_is_named(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(AirflowStartFailed, match="set FINETUNE_HOME"):
+        AirflowLocal(tmp_path / "file" / "home").start()
 
 
 def test_a_taken_port_is_left_to_its_owner_and_its_server_is_never_asked(make_airflow, stranger) -> None:
@@ -202,6 +217,7 @@ def test_runs_work_on_postgresql(make_airflow, postgres_url, tmp_path) -> None:
 
     assert airflow.api.wait_for_run(TOY_DAG, run_id, 120).state == "success"
     assert not (airflow.airflow_home / "airflow.db").exists()
+    assert urlsplit(postgres_url).password not in read_component_logs(airflow)
 
 
 def test_make_start_status_and_stop_work_from_a_shell(tmp_path: Path) -> None:

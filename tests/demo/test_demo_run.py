@@ -16,10 +16,10 @@ from conftest import TOY_DAG, TOY_RECIPE
 from rich.console import Console
 
 from finetune import settings
-from finetune.demo.airflow_local import AirflowLocal
+from finetune.demo.airflow_local import AirflowLocal, AirflowRunsDifferently
 from finetune.demo.api import wait_for
 from finetune.demo.demo import Demo
-from finetune.demo.shutdown import shut_down
+from finetune.demo.shutdown import describe_orphans, shut_down
 from finetune.machines.local import LocalMachineProvider
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(300)]
@@ -191,6 +191,28 @@ def test_a_second_interruption_kills_and_leaves_nothing_either(training) -> None
     assert "Killing everything." in training.output.read_text()
     assert still_running(processes) == []
     assert training.machines.find({}) == []
+
+
+def test_other_settings_are_refused_while_a_run_is_going_on(training, tmp_path) -> None:
+    before = training.airflow.running
+
+    with pytest.raises(AirflowRunsDifferently, match="make stop"):
+        AirflowLocal(training.airflow.home, dags=tmp_path).start()
+
+    assert training.airflow.running == before
+    assert training.airflow.missing_components() == []
+
+
+def test_machines_that_a_killed_airflow_left_are_told_and_taken_up_again(training) -> None:
+    (machine,) = training.machines.find({})
+    training.process.kill()
+    training.airflow.kill()
+
+    assert shut_down(training.airflow, Console(file=io.StringIO())) is False
+
+    (told,) = describe_orphans(training.airflow)
+    assert machine.name in told
+    assert "make start" in told
 
 
 def test_make_stop_ends_a_run_that_is_going_on(training) -> None:

@@ -38,10 +38,13 @@ def start() -> None:
 @app.command()
 def stop() -> None:
     """Stop Airflow, and the runs that are going on with their jobs and machines."""
-    from finetune.demo.shutdown import shut_down
+    from finetune.demo.shutdown import describe_orphans, shut_down
 
-    stopped = shut_down(AirflowLocal.from_settings(), console)
+    airflow = AirflowLocal.from_settings()
+    stopped = shut_down(airflow, console)
     console.print("Airflow was stopped; nothing of it is left." if stopped else "Airflow was not running.")
+    for orphan in describe_orphans(airflow):
+        console.print(orphan, style="yellow", soft_wrap=True)
 
 
 @app.command()

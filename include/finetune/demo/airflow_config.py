@@ -26,6 +26,8 @@ REFRESH_SECONDS = 10
 # apache/airflow #71172: a deferred task that resumes before its supervisor has noticed the end of its process
 # is marked as failed; the supervisor looks at every heartbeat.
 HEARTBEAT_SECONDS = 1
+# How long a writer waits for another one. With SQLite's own 5 s, a busy machine answers "database is locked".
+SQLITE_TIMEOUT_SECONDS = 60
 # Settings of another Airflow in the caller's environment would override airflow.cfg.
 OVERRIDES_PREFIX = "AIRFLOW__"
 DROPPED_NAMES = frozenset({"PYTHONDONTWRITEBYTECODE", "PYTHONHOME", "VIRTUAL_ENV", "AIRFLOW_CONFIG"})
@@ -126,7 +128,7 @@ class AirflowConfig:
             "database": {
                 "sql_alchemy_conn": normalise_database_url(self.database_url)
                 if self.database_url
-                else f"sqlite:///{self.sqlite_path}",
+                else f"sqlite:///{self.sqlite_path}?timeout={SQLITE_TIMEOUT_SECONDS}",
             },
             "api": {
                 "host": LOOPBACK,

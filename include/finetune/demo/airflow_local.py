@@ -21,7 +21,7 @@ from finetune.demo.airflow_config import ADMIN, AirflowConfig, Secrets, build_en
 from finetune.demo.api import AirflowApi
 from finetune.demo.checks import choose_port
 from finetune.demo.hostname import LOOPBACK
-from finetune.demo.launch import COMPONENTS, Launcher, PortTaken
+from finetune.demo.launch import COMPONENTS, AirflowStartFailed, Launcher, PortTaken
 from finetune.demo.processes import Household, ProcessIdentity, proportional_memory_bytes
 from finetune.errors import PipelineError
 
@@ -36,7 +36,7 @@ INHERITED_SETTINGS = ("FINETUNE_STORE", "FINETUNE_RECIPES_DIR")
 
 
 class AirflowRunsDifferently(PipelineError):
-    """Airflow runs already, with other settings than those asked for."""
+    """Airflow runs with other settings or older code, and is busy."""
 
 
 class AirflowStopFailed(PipelineError):
@@ -160,19 +160,22 @@ class AirflowLocal:
     # Start and stop
 
     def start(self) -> bool:
-        """Start Airflow and wait until it is healthy; True when it did not run before.
+        """Start Airflow and wait until it is healthy; True when it was started, False when it was up already.
+
+        One that runs with other settings or older code is started anew, unless a run is going on there.
 
         Raises:
             AirflowStartFailed: A component ended, or not all were healthy in time; nothing is left running.
-            AirflowRunsDifferently: It runs with other settings.
+            AirflowRunsDifferently: It runs with other settings or older code, and is busy.
         """
         self._make_home()
         with self._locked():
             running = self.running
             if running and not self.missing_components():
-                self._check_same_settings(running)
-                self._launcher(running).wait_until_healthy(running.components, running.started_at)
-                return False
+                if running.fingerprint == self._fingerprint():
+                    self._launcher(running).wait_until_healthy(running.components, running.started_at)
+                    return False
+                self._require_idle(running)
             self._end_all()
             for attempt in range(1, PORT_ATTEMPTS + 1):
                 try:
@@ -264,25 +267,41 @@ class AirflowLocal:
     # Its folder
 
     def _make_home(self) -> None:
-        self.home.mkdir(parents=True, exist_ok=True)
-        self.airflow_home.mkdir(mode=0o700, exist_ok=True)
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+            self.airflow_home.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise AirflowStartFailed(
+                f"the folder for Airflow's state cannot be made: {error}",
+                resource=str(self.airflow_home),
+                left="nothing was started",
+                next_step="set FINETUNE_HOME to a folder that you can write in, then repeat the command",
+            ) from error
 
     def _record(self, running: RunningAirflow) -> None:
         write_private(self.airflow_home / "running.json", running.model_dump_json(indent=2))
 
     def _fingerprint(self) -> str:
+        """Return what tells this Airflow from one with other settings or other code."""
         inherited = {name: os.environ[name] for name in INHERITED_SETTINGS if name in os.environ}
         settings_of_processes = sorted({**inherited, **self.env}.items())
         told = repr((self.dags, self.plugins, self.database_url, settings_of_processes))
-        return hashlib.sha256(told.encode()).hexdigest()
+        digest = hashlib.sha256(told.encode())
+        for folder in (settings.INCLUDE_DIR / "finetune", self.plugins):
+            for path in sorted(folder.rglob("*.py")):
+                digest.update(path.read_bytes())
+        return digest.hexdigest()
 
-    def _check_same_settings(self, running: RunningAirflow) -> None:
-        if running.fingerprint != self._fingerprint():
+    def _require_idle(self, running: RunningAirflow) -> None:
+        active = self.api.dag_runs(states=("queued", "running"))
+        if active:
+            names = ", ".join(f"{run.dag_run_id} of {run.dag_id}" for run in active)
             raise AirflowRunsDifferently(
-                "Airflow runs already, but with another database, DAG folder, store or recipes folder",
+                "Airflow runs with other settings or older code than these, and cannot be started anew:"
+                f" {names} is going on",
                 resource=running.base_url,
                 left="that Airflow, untouched",
-                next_step="make stop, then repeat the command",
+                next_step="wait for the end of the run, or: make stop; then repeat the command",
             )
 
     @contextlib.contextmanager

@@ -12,7 +12,7 @@ from finetune.demo.api import WaitTimeout
 from finetune.demo.checks import listens
 from finetune.errors import PipelineError
 from finetune.machines.local import LocalMachineProvider
-from finetune.machines.processes import describe_process
+from finetune.machines.processes import describe_process, find_processes
 
 DAG_PREFIX = "finetune_"
 # Ending a job takes up to 5 s, noticing it and running the teardown some more; a busy machine gets plenty.
@@ -100,3 +100,17 @@ def prove_nothing_left(airflow: AirflowLocal, runs: list[ActiveRun]) -> None:
             left="; ".join(left),
             next_step="end them by hand, then: make stop",
         )
+
+
+def describe_orphans(airflow: AirflowLocal) -> list[str]:
+    """Return, in words, the local machines that are still there although no Airflow runs.
+
+    They belong to a run in the foreground, or to runs that an Airflow which was killed had not ended.
+    """
+    provider = LocalMachineProvider(airflow.home / "machines")
+    return [
+        f"Not Airflow's to end: machine {machine.name} of run {machine.labels.get('run')}, with"
+        f" {len(find_processes(machine.name))} processes. If an Airflow that was killed had started that run,"
+        " then make start takes it up again, and make stop ends it."
+        for machine in provider.find({})
+    ]
