@@ -58,14 +58,16 @@ def shut_down(airflow: AirflowLocal, console: Console) -> bool:
     try:
         runs = find_active_runs(airflow)
         for run in runs:
-            console.print(f"Ending run {run.run_id} of {run.dag_id}, with its job and machine")
+            console.print(
+                f"Ending run {run.run_id} of {run.dag_id}, with its job and machine", soft_wrap=True
+            )
             airflow.api.set_run_state(run.dag_id, run.run_id, "failed")
         for run in runs:
             airflow.api.wait_for_run(run.dag_id, run.run_id, TEARDOWN_TIMEOUT_SECONDS)
     except WaitTimeout as error:
-        console.print(f"The teardown is not done: {error.cause}", style="yellow")
+        console.print(f"The teardown is not done: {error.cause}", style="yellow", soft_wrap=True)
     except PipelineError as error:
-        console.print(f"Airflow could not end the runs itself: {error.cause}", style="yellow")
+        console.print(f"Airflow could not end the runs itself: {error.cause}", style="yellow", soft_wrap=True)
     stopped = airflow.stop()
     prove_nothing_left(airflow, runs)
     return stopped
