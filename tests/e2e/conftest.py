@@ -12,12 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from finetune import settings
 from finetune.demo.airflow_local import AirflowLocal
 from finetune.demo.api import wait_for
 from finetune.store import RunStore, StageRecord, Store
 
-RECIPE = "tiny-local"
-DAG_ID = f"finetune_{RECIPE}"
+# Each run's recipe: the shipped one, or the same with MaxText's own evaluations, which take a minute more.
+RECIPES = {"first": "tiny-measured", "killed": "tiny-local"}
+EVALUATION = "  eval: {per_device_batch_size: 8}\n"
 RUN_SECONDS = 1200
 PLANTED_TOKEN = "hf_" + "PlantedTokenThatMustNotLeak" + "0123456"
 
@@ -29,8 +31,11 @@ class Pipeline:
     airflow: AirflowLocal
     home: Path
 
+    def dag_id(self, run_id: str) -> str:
+        return f"finetune_{RECIPES[run_id]}"
+
     def store(self, run_id: str) -> RunStore:
-        return Store(f"file://{self.home}/store").run(RECIPE, run_id)
+        return Store(f"file://{self.home}/store").run(RECIPES[run_id], run_id)
 
     def stage(self, run_id: str, name: str) -> StageRecord:
         record = self.store(run_id).read_stage(name)
@@ -38,12 +43,13 @@ class Pipeline:
         return record
 
     def trigger(self, run_id: str, params: dict[str, int] | None = None) -> None:
-        wait_for("the DAG", lambda: self.airflow.api.dag(DAG_ID), 120)
-        self.airflow.api.set_paused(DAG_ID, paused=False)
-        self.airflow.api.trigger(DAG_ID, params, run_id=run_id)
+        dag_id = self.dag_id(run_id)
+        wait_for("the DAG", lambda: self.airflow.api.dag(dag_id), 120)
+        self.airflow.api.set_paused(dag_id, paused=False)
+        self.airflow.api.trigger(dag_id, params, run_id=run_id)
 
     def wait(self, run_id: str) -> str:
-        return self.airflow.api.wait_for_run(DAG_ID, run_id, RUN_SECONDS).state
+        return self.airflow.api.wait_for_run(self.dag_id(run_id), run_id, RUN_SECONDS).state
 
     def explain(self, run_id: str) -> str:
         return "\n".join(
@@ -59,7 +65,9 @@ class Pipeline:
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[psutil.Process]:
     """Somebody else's process, which looks like what MaxText kills: its parent is pid 1."""
     note = tmp_path_factory.mktemp("stranger") / "pid"
-    program = f"import os, pathlib, sys; pathlib.Path({str(note)!r}).write_text(str(os.getpid())); sys.stdin.read()"
+    program = (
+        f"import os, pathlib, sys; pathlib.Path({str(note)!r}).write_text(str(os.getpid())); sys.stdin.read()"
+    )
     reader, writer = os.pipe()
     subprocess.run(
         ["setsid", "--fork", sys.executable, "-c", program, "multiprocessing.resource_tracker"],
@@ -78,9 +86,16 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[psutil.Proces
 
 @pytest.fixture(scope="session")
 def pipeline(tmp_path_factory: pytest.TempPathFactory, stranger: psutil.Process) -> Iterator[Pipeline]:
-    home = tmp_path_factory.mktemp("home")
+    home, recipes = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("recipes")
+    shipped = (settings.INCLUDE_DIR / "recipes" / "tiny-local.yaml").read_text()
+    measured = shipped.replace("name: tiny-local", "name: tiny-measured").replace(
+        "  options:\n", EVALUATION + "  options:\n"
+    )
+    (recipes / "tiny-local.yaml").write_text(shipped)
+    (recipes / "tiny-measured.yaml").write_text(measured)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FINETUNE_HOME", str(home))
+        patch.setenv("FINETUNE_RECIPES_DIR", str(recipes))
         patch.setenv("HF_TOKEN", PLANTED_TOKEN)
         with AirflowLocal(home=home) as airflow:
             yield Pipeline(airflow, home)

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from finetune.demo.api import wait_for
 from finetune.recipe import load_recipe
 from finetune.settings import PROJECT_ROOT
-from tests.e2e.conftest import DAG_ID, PLANTED_TOKEN, RUN_SECONDS, Pipeline
+from tests.e2e.conftest import PLANTED_TOKEN, RUN_SECONDS, Pipeline
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2 * RUN_SECONDS)]
 
@@ -113,6 +113,12 @@ def test_the_held_out_loss_measured_by_transformers_agrees_with_maxtexts(
     trainer = pipeline.stage(first_run, "train").evidence["trainer_heldout_loss"]
     independent = pipeline.stage(first_run, "check_model").evidence["heldout_loss_after"]
     assert trainer == pytest.approx(independent, rel=0.02)
+    counted = [
+        event["counted_tokens"]
+        for event in pipeline.store(first_run).read_events()
+        if event["kind"] == "eval"
+    ]
+    assert counted == [pipeline.stage(first_run, "check_model").evidence["heldout_tokens"]] * 2
     assert independent < pipeline.stage(first_run, "check_model").evidence["heldout_loss_before"]
 
 
@@ -152,7 +158,9 @@ def test_a_stage_that_is_cleared_after_the_run_does_its_work_alone_and_leaves_no
     before = (model / "model.safetensors").read_bytes()
     trained = pipeline.stage(first_run, "train")
     shutil.rmtree(model)
-    pipeline.airflow.api.clear(DAG_ID, first_run, ["export_checkpoint"], include_downstream=False)
+    pipeline.airflow.api.clear(
+        pipeline.dag_id(first_run), first_run, ["export_checkpoint"], include_downstream=False
+    )
     assert pipeline.wait(first_run) == "success", pipeline.explain(first_run)
     assert (model / "model.safetensors").read_bytes() == before
     assert pipeline.stage(first_run, "train") == trained

@@ -9,14 +9,12 @@ from typing import Any
 
 from finetune.layout import Layout, content_digest
 from finetune.recipe import Recipe
+from finetune.recipe.trainer import EvalSection, MaxTextSft
 from finetune.steps import Step, command
 from finetune.trainers import artifacts
 
 # MaxText's default for packing_max_segments_per_sample: at most so many conversations in one sequence.
 PACKED_CONVERSATIONS = 25
-
-# Two evaluations, and four batches read ahead by each; a batch is at most the whole held-out part.
-EVALUATION_COPIES = 10
 
 
 @dataclass(frozen=True)
@@ -52,16 +50,14 @@ def training_data(recipe: Recipe, layout: Layout, python: str) -> TrainingData:
     heldout = f"{folder}/heldout.jsonl" if recipe.dataset.has_heldout() else None
     train_file = f"{folder}/train.jsonl"
     arguments = ["hf_path=json", f"hf_train_files={train_file}", "train_split=train", 'num_epoch="$epochs"']
-    setup = _count_epochs(recipe, train_file)
     if heldout and recipe.trainer.eval:
-        source = ('hf_eval_files="$PWD/heldout.jsonl"', "hf_eval_split=train", 'eval_steps="$eval_steps"')
-        arguments += _evaluation(recipe, *source, _columns("eval", ["messages"]))
-        setup += _prepare_evaluations(recipe, heldout)
+        source = (f"hf_eval_files={heldout}", "hf_eval_split=train", _columns("eval", ["messages"]))
+        arguments += _evaluation(recipe.trainer, recipe.trainer.eval, *source)
     identity = folder if step else recipe.dataset.model_dump(mode="json")
     return TrainingData(
         # Whatever columns the files have, preflight writes them as messages.
         tuple([*arguments, _columns("train", ["messages"])]),
-        setup,
+        _count_epochs(recipe, train_file),
         heldout,
         (step,) if step else (),
         identity,
@@ -75,10 +71,8 @@ def _hub_data(recipe: Recipe, layout: Layout, python: str) -> TrainingData:
         arguments.append(f"hf_name={source.subset}")
     heldout_step = None
     if source.heldout_split and recipe.trainer.eval:
-        arguments += _evaluation(
-            recipe, f"hf_eval_split={source.heldout_split}", _columns("eval", recipe.dataset.columns)
-        )
-        arguments.append(f"eval_steps={recipe.trainer.eval.steps or -1}")
+        split = (f"hf_eval_split={source.heldout_split}", _columns("eval", recipe.dataset.columns))
+        arguments += _evaluation(recipe.trainer, recipe.trainer.eval, *split)
     if source.heldout_split:
         heldout_step = _heldout_of_hub(recipe, layout, python)
     return TrainingData(
@@ -105,36 +99,16 @@ def _heldout_of_hub(recipe: Recipe, layout: Layout, python: str) -> Step:
     return Step("heldout", (fetched,), layout.cached("heldout", content_digest(identity)))
 
 
-def _evaluation(recipe: Recipe, *source: str) -> list[str]:
+def _evaluation(trainer: MaxTextSft, evaluation: EvalSection, *source: str) -> list[str]:
+    """Return the arguments of MaxText's evaluations: one before the first step, one after the last."""
     return [
         *source,
-        f"eval_interval={recipe.trainer.steps}",
-        f"eval_per_device_batch_size={_evaluation_batch(recipe)}",
+        f"eval_interval={trainer.steps}",
+        f"eval_steps={evaluation.steps or -1}",
+        f"eval_per_device_batch_size={evaluation.per_device_batch_size or trainer.per_device_batch_size}",
+        # Without a worker process, only the first evaluation sees the whole held-out part.
+        "grain_worker_count=1",
     ]
-
-
-def _evaluation_batch(recipe: Recipe) -> int:
-    assert recipe.trainer.eval is not None
-    return recipe.trainer.eval.per_device_batch_size or recipe.trainer.per_device_batch_size
-
-
-def _prepare_evaluations(recipe: Recipe, heldout: str) -> tuple[str, ...]:
-    """Return the commands that lay out the held-out part for MaxText's two evaluations, before and after training.
-
-    MaxText never goes back in its data: the second evaluation begins where the first one ended, or, because of reading
-    ahead, up to four batches later. In a file that repeats the same conversations it still sees each of them once.
-    """
-    batch = _evaluation_batch(recipe)
-    asked = recipe.trainer.eval.steps if recipe.trainer.eval else None
-    file = shlex.quote(heldout)
-    return (
-        f"eval_steps=$(( $(wc -l < {file}) / {batch} ))",
-        *([f"eval_steps=$(( eval_steps < {asked} ? eval_steps : {asked} ))"] if asked else []),
-        'test "$eval_steps" -gt 0 || { echo "the held-out part has no whole batch of '
-        f'{batch} conversations: lower trainer.eval.per_device_batch_size"; exit 1; }}',
-        f"for copy in {{1..{EVALUATION_COPIES}}}; do head -n $(( eval_steps * {batch} )) {file}; done"
-        ' > "$PWD/heldout.jsonl"',
-    )
 
 
 def _columns(part: str, columns: Sequence[str]) -> str:
