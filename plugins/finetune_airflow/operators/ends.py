@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from finetune_airflow.operators.base import RecipeOperator
 from finetune_airflow.run import explained
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 class PreflightOperator(RecipeOperator):
     """Checks everything that can be known before a machine is created."""
+
+    def read_params(self, context: Context) -> dict[str, Any]:
+        """Return the run's values, those of unknown names too: Airflow itself takes any key of a trigger's conf."""
+        return {**(context["dag_run"].conf or {}), **super().read_params(context)}
 
     def execute(self, context: Context) -> str:
         """Run the checks; returns the path of the run's record."""
