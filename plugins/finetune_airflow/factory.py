@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, Param, TriggerRule
 
 from finetune.recipe import Recipe, run_params
 from finetune_airflow.operators.ends import (
@@ -54,19 +54,20 @@ def _add_tasks(of_recipe: dict[str, Any]) -> None:
     """Add the tasks to the current DAG, in the shape of setups and teardowns that never leaks and never lies.
 
     ``delete_machine`` is a teardown of ``preflight`` too, so that it runs when ``create_machine`` failed half-way.
-    ``verdict`` is the only leaf, so that the run is green only if it is.
+    ``verdict`` is the only leaf, so that the run is green only if it is. ``watch_training`` runs beside ``train``, but
+    stands after it, so that clearing a failed training also clears the watch, which the second training needs as well.
     """
-    preflight = PreflightOperator(task_id="preflight", retries=0, **of_recipe)
+    preflight = PreflightOperator(task_id="preflight", **of_recipe)
     create = CreateMachineOperator(task_id="create_machine", **of_recipe)
     install, convert, train, export, check = (
         StageOperator(task_id=stage, **of_recipe)
         for stage in ("install_trainer", "convert_checkpoint", "train", "export_checkpoint", "check_model")
     )
-    watch = TrainingSensor(task_id="watch_training", retries=0, **of_recipe)
+    watch = TrainingSensor(task_id="watch_training", trigger_rule=TriggerRule.ALWAYS, **of_recipe)
     delete = DeleteMachineOperator(task_id="delete_machine", retries=5, **of_recipe)
-    verdict = VerdictOperator(task_id="verdict", retries=0, **of_recipe)
+    verdict = VerdictOperator(task_id="verdict", **of_recipe)
     delete.as_teardown(setups=[preflight, create])
     verdict.as_teardown(setups=[preflight], on_failure_fail_dagrun=True)
-    preflight >> create >> install >> convert >> [train, watch]
-    train >> export >> [check, delete]
+    preflight >> create >> install >> convert >> train >> [export, watch]
+    export >> [check, delete]
     [check, watch, delete] >> verdict

@@ -17,7 +17,10 @@ WAITING_SECONDS = 60.0
 
 
 class TrainingTrigger(RunTrigger):
-    """Fires when the training has ended, was ended for going nowhere, or has no job to look at."""
+    """Fires when the training has ended, was ended for going nowhere, or has no job to look at.
+
+    The end of a job is told no sooner than it may be: until then another one may take its place, and is watched.
+    """
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the training again and again, and fire once."""
@@ -35,7 +38,9 @@ class TrainingTrigger(RunTrigger):
                 watched = await asyncio.to_thread(monitor.look)
                 for line in watched.lines:
                     self.log.info(line)
-                if watched.state in ("ended", "stalled", "diverged"):
+                if watched.state in ("stalled", "diverged"):
+                    return {"state": watched.state, "detail": watched.detail}
+                if watched.state == "ended" and time.time() >= self.not_before:
                     return {"state": watched.state, "detail": watched.detail}
                 if watched.state != "waiting":
                     seen_at = time.monotonic()
