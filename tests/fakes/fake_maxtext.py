@@ -222,6 +222,8 @@ class Training:
 
     def save(self, step: int) -> None:
         """Write a checkpoint; it counts once it is complete."""
+        if (self.checkpoints / str(step)).exists():
+            return
         unfinished = self.checkpoints / f"{step}.orbax-checkpoint-tmp"
         shutil.rmtree(unfinished, ignore_errors=True)
         (unfinished / "model_params").mkdir(parents=True)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +18,14 @@ import psutil
 import pytest
 
 from finetune import foreground, settings
-from finetune.demo.api import wait_for
 from finetune.machines.processes import MARK
 from finetune.stages.context import RunContext
 from finetune.stages.preflight import run_preflight
 from finetune.store import RunStore, StageRecord
 from tests.fakes.recipes import write_stand_in_recipe
 from tests.fakes.trainer import FAKE_MAXTEXT, FakeTrainer
+
+POLL_SECONDS = 0.05
 
 
 @dataclass
@@ -151,7 +153,14 @@ def in_background() -> Callable[[Callable[[], Any]], Background]:
 @pytest.fixture
 def wait_until() -> Callable[[Callable[[], object], str], None]:
     """Wait for a condition, for a minute at most."""
-    return lambda condition, what: wait_for(what, condition, 60) and None
+
+    def wait(condition: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < deadline, f"waited in vain for {what}"
+            time.sleep(POLL_SECONDS)
+
+    return wait
 
 
 @pytest.fixture

@@ -70,11 +70,6 @@ def test_a_training_is_done_with_its_last_step_its_checkpoint_and_tokens_that_co
     }
 
 
-def spoil_nothing(context: RunContext) -> None:
-    write_checkpoint(context)
-    tell_steps(context)
-
-
 def spoil_last_step(context: RunContext) -> None:
     write_checkpoint(context)
     tell_steps(context, last=9)
@@ -102,7 +97,7 @@ def spoil_loss(context: RunContext) -> None:
     ("spoil", "log", "said"),
     [
         (
-            spoil_nothing,
+            spoil_last_step,
             "x\nException in load_next_train_batch: StopIteration()\n",
             "its data ended early: Exception in load_next_train_batch: StopIteration()",
         ),
@@ -121,6 +116,13 @@ def test_a_training_that_ended_well_without_having_trained_is_incomplete(
         prove_stage(context, "train", log=log)
     assert f"the trainer ended with exit code 0, but {said}" in caught.value.cause
     assert "its checkpoints, in" in str(caught.value.left)
+
+
+def test_data_that_ended_with_the_last_step_were_enough(context: RunContext) -> None:
+    write_checkpoint(context)
+    tell_steps(context)
+    log = "Exception in load_next_train_batch: StopIteration()\n"
+    assert prove_stage(context, "train", log=log)["steps"] == STEPS
 
 
 def test_all_that_is_wrong_with_a_training_is_said_at_once(context: RunContext) -> None:

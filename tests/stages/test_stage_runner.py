@@ -93,6 +93,13 @@ def test_a_stage_that_is_done_is_done_again_when_what_it_made_is_gone(ready: Ben
     assert finish(ready, "train", wait_until).state == "done"
 
 
+def test_a_stage_whose_commands_have_changed_since_is_done_again(ready: Bench, wait_until: Wait) -> None:
+    StageRunner(ready.context(), "train").begin()
+    done = finish(ready, "train", wait_until)
+    ready.store().write_stage(done.model_copy(update={"digest": "of other commands"}))
+    assert StageRunner(ready.context(), "train").begin().state == "running"
+
+
 def test_a_try_that_was_killed_before_it_deleted_its_machine_leaves_that_to_the_next(
     ready: Bench, wait_until: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +197,16 @@ def test_a_job_beyond_its_limit_is_ended_with_its_machine(ready: Bench, wait_unt
     assert ready.machines() == []
 
 
+def test_a_stage_that_failed_ends_its_job_on_the_runs_machine_which_stays(ready: Bench) -> None:
+    create_machines(ready.context())
+    ready.trainer.set(hold_at_step=2)
+    runner = StageRunner(ready.context(), "train")
+    runner.begin()
+    runner.fail(runner.time_out())
+    assert ready.processes() == []
+    assert len(ready.machines()) == 1
+
+
 def test_a_stage_that_a_person_ended_is_over_with_its_job_and_machine(ready: Bench) -> None:
     ready.trainer.set(hold_at_step=2)
     StageRunner(ready.context(), "train").begin()
@@ -205,15 +222,19 @@ def test_a_lost_connection_says_nothing_of_the_job(
     ready.trainer.set(hold_at_step=2)
     StageRunner(ready.context(), "train").begin()
 
-    def fail(*_: object, **__: object) -> None:
-        raise ConnectionLost("no answer")
+    run, lost = LocalTransport.run, [1, 1]
 
-    with monkeypatch.context() as patch:
-        patch.setattr(LocalTransport, "run", fail)
-        with pytest.raises(ConnectionLost):
-            StageRunner(ready.context(), "train").poll()
-        with pytest.raises(ConnectionLost):
-            StageRunner(ready.context(), "train").finish()
+    def lose_twice(self: LocalTransport, *words: Any, **options: Any) -> Any:
+        if lost:
+            lost.pop()
+            raise ConnectionLost("no answer")
+        return run(self, *words, **options)
+
+    monkeypatch.setattr(LocalTransport, "run", lose_twice)
+    with pytest.raises(ConnectionLost):
+        StageRunner(ready.context(), "train").poll()
+    with pytest.raises(ConnectionLost):
+        StageRunner(ready.context(), "train").finish()
     assert ready.stage("train").state == "running"
     assert StageRunner(ready.context(), "train").begin().job.generation == 1
     ready.trainer.mend()

@@ -87,10 +87,7 @@ def test_two_processes_that_tell_the_same_events_write_each_once(run: RunStore) 
     spawn = multiprocessing.get_context("spawn")
     start = spawn.Barrier(2)
     numbers = list(range(1, 61))
-    writers = [
-        spawn.Process(target=_append_steps, args=(run.root, order, start))
-        for order in (numbers, numbers[::-1])
-    ]
+    writers = [spawn.Process(target=_append_steps, args=(run.root, numbers, start)) for _ in range(2)]
     for writer in writers:
         writer.start()
     for writer in writers:
@@ -160,10 +157,11 @@ def test_a_reader_sees_the_old_record_or_the_new_also_when_the_writer_is_killed(
     writer = spawn.Process(target=_replace_forever, args=(path, ready))
     writer.start()
     assert ready.wait(60)
-    seen = {json.loads(path.read_text())["number"] for _ in range(200)}
+    seen: set[int] = set()
+    while len(seen) < 20:
+        seen.add(json.loads(path.read_text())["number"])
     writer.kill()
     writer.join()
-    assert len(seen) > 1
     assert len(json.loads(path.read_text())["padding"]) == 100_000
 
 
