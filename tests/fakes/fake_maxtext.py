@@ -130,6 +130,7 @@ def finish_export(control: Control, options: dict[str, str]) -> None:
     """Put the model together, with its report."""
     control.begin("finish_export")
     out = Path(options["--out"])
+    shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(require(options["--source"]), out)
     shutil.copy(require(options["--exported"]) / "model.safetensors", out)
     (out / "export_report.json").write_text(json.dumps({"tensors": 1, "changed_tensors": 1}))

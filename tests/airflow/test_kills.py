@@ -1,0 +1,40 @@
+"""Airflow's own processes are killed in mid-training: the run goes on, and nothing is trained twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.airflow.lab import Lab
+
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
+
+
+def test_a_run_outlives_its_scheduler_its_triggerer_and_all_of_airflow(sqlite_lab: Lab) -> None:
+    line = sqlite_lab.line("outlives", None, hold_at_step=3)
+    line.trigger()
+    line.wait_for_step(2)
+    line.wait_for_state("train", "deferred")
+
+    sqlite_lab.kill("scheduler")
+    line.trainer.set(hold_at_step=5)
+    line.wait_for_step(4)  # training and watch need no scheduler
+    sqlite_lab.respawn("scheduler")
+
+    sqlite_lab.kill("triggerer")
+    line.trainer.set(hold_at_step=7)
+    sqlite_lab.respawn("triggerer")
+    line.wait_for_step(6)
+
+    sqlite_lab.airflow.kill()
+    line.trainer.set(hold_at_step=9)
+    sqlite_lab.airflow.start()
+    line.wait_for_step(8)
+
+    line.trainer.mend()
+    line.assert_green()
+    assert [call["resumed"] for call in line.trainer.calls("train")] == [0], "it was trained more than once"
+    job = line.stage("train").job
+    assert job.generation == 1
+    assert line.printed_steps() == list(range(1, 11)), "lines are missing in the task's log, or doubled"
+    log = line.store().log_path(f"train-{job.machine_incarnation[:8]}-1").read_text()
+    assert [log.count(f"completed step: {step},") for step in range(1, 11)] == [1] * 10
