@@ -217,9 +217,12 @@ def test_machines_that_a_killed_airflow_left_are_told_and_taken_up_again(trainin
 
 def test_make_stop_ends_a_run_that_is_going_on(training) -> None:
     processes = training.everything()
-    training.process.kill()
 
     assert shut_down(training.airflow, Console(file=io.StringIO())) is True
 
     assert still_running(processes) == []
     assert training.machines.find({}) == []
+    assert training.process.wait(DEADLINE_SECONDS) == 1
+    printed = training.output.read_text()
+    assert "make stop" in printed
+    assert "Traceback" not in printed

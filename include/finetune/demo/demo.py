@@ -11,7 +11,7 @@ from types import FrameType
 from rich.console import Console
 
 from finetune.demo.airflow_local import AirflowLocal
-from finetune.demo.api import Dag, WaitTimeout, wait_for
+from finetune.demo.api import AirflowApiError, Dag, WaitTimeout, wait_for
 from finetune.demo.display import Display
 from finetune.demo.follow import RunFollower
 from finetune.demo.shutdown import DAG_PREFIX, ActiveRun, kill_everything, shut_down
@@ -25,6 +25,10 @@ from finetune.store import Store
 DAG_TIMEOUT_SECONDS = 60.0
 INTERRUPTED_EXIT_CODE = 128 + signal.SIGINT
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class FollowingFailed(PipelineError):
+    """Airflow stopped answering while a run was followed."""
 
 
 class Demo:
@@ -50,6 +54,13 @@ class Demo:
                 return self.start_and_follow()
         except KeyboardInterrupt:
             return self.stop_all()
+        except AirflowApiError as error:
+            raise FollowingFailed(
+                f"the run cannot be followed any longer: {error.cause}",
+                resource=error.resource,
+                left="the run, if Airflow still runs",
+                next_step="make status; if Airflow does not run, another make stop has ended it and the run",
+            ) from error
 
     def start_and_follow(self) -> int:
         """Start Airflow unless it runs, trigger the recipe, follow the run, and print what came of it."""
