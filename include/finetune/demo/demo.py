@@ -16,7 +16,7 @@ from finetune.demo.display import Display
 from finetune.demo.follow import RunFollower
 from finetune.demo.shutdown import DAG_PREFIX, ActiveRun, kill_everything, shut_down
 from finetune.demo.summary import print_failure, print_success, run_url
-from finetune.errors import PipelineError, RecipeError
+from finetune.errors import PipelineError
 from finetune.recipe import load_recipe
 from finetune.stages.context import recipe_path
 from finetune.store import Store
@@ -72,7 +72,6 @@ class Demo:
         with console.status(f"Waiting for Airflow to read {self.dag_id}"):
             dag = wait_for_dag(airflow, self.dag_id)
         if dag.is_paused:
-            refuse_missed_night(dag)
             airflow.api.set_paused(self.dag_id, paused=False)
         airflow.api.trigger(self.dag_id, run_id=self.run_id)
         store = Store(recipe.store_url()).run(self.recipe_name, self.run_id)
@@ -117,22 +116,6 @@ def wait_for_dag(airflow: AirflowLocal, dag_id: str) -> Dag:
             left="Airflow, which stays up",
             next_step="mend what stands above, then repeat the command",
         ) from error
-
-
-def refuse_missed_night(dag: Dag) -> None:
-    """Refuse to unpause a DAG with a schedule: Airflow would at once run the night that was missed.
-
-    Raises:
-        RecipeError: It has one.
-    """
-    if dag.timetable_summary:
-        raise RecipeError(
-            f"{dag.dag_id} has a schedule ({dag.timetable_summary}) and is paused; unpausing it would start"
-            " a run for the last time that was missed",
-            resource=dag.dag_id,
-            left="nothing was started",
-            next_step="unpause it in the UI if that is what you want, or choose a recipe without a schedule",
-        )
 
 
 @contextmanager
