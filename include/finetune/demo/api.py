@@ -41,7 +41,6 @@ class Dag(BaseModel, frozen=True):
 
     dag_id: str
     is_paused: bool
-    timetable_summary: str | None = None
 
 
 class DagRun(BaseModel, frozen=True):
