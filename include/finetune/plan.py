@@ -207,7 +207,7 @@ def evaluation(recipe: Recipe, layout: Layout, python: str, model: str, data: Tr
     words = [
         python, layout.script("evaluate_model.py"), "--model", model, "--out", out,
         "--max-length", str(recipe.trainer.max_target_length), "--max-new-tokens", str(checks.max_new_tokens),
-        "--prompts", '"$PWD/prompts.json"',
+        "--prompts", '"$PWD/prompts.json"', "--threads", '"$(nproc)"',
     ]  # fmt: skip
     if not data.heldout_file:
         return f"{prompts}\n{command(*words)}"

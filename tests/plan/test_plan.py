@@ -112,7 +112,7 @@ def test_a_recipe_of_the_hub_asks_for_the_token_and_never_puts_it_into_a_command
     ["steps", "learning_rate", "per_device_batch_size", "max_target_length", "checkpoint_period", "seed"],
 )
 def test_each_param_of_a_run_reaches_the_trainer_and_makes_another_training(name: str) -> None:
-    value = {"learning_rate": 0.125}.get(name, 8)
+    value = {"learning_rate": 0.125}.get(name, 9)
     before, after = shipped_plan("tiny-local"), shipped_plan("tiny-local", **{name: value})
     option = {"seed": "data_shuffle_seed"}.get(name, name)
     assert options_of(after.stage("train"))[option] == str(value)
