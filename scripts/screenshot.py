@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
@@ -34,11 +36,13 @@ def log_in(page: Page, airflow: AirflowLocal) -> None:
     page.fill("input[name=username]", airflow.username)
     page.fill("input[name=password]", airflow.secrets.admin_password)
     page.click("button[type=submit]")
-    page.wait_for_url(f"{airflow.base_url}/**", wait_until="load")
+    page.wait_for_url(lambda url: "/auth/" not in url)
+    page.wait_for_load_state("networkidle")
 
 
-def take(airflow: AirflowLocal, dag_id: str, run_id: str, out: Path) -> None:
-    """Write a PNG of a run's page with its tasks."""
+@contextmanager
+def open_page(airflow: AirflowLocal) -> Iterator[Page]:
+    """Yield a page of a browser that is logged in."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         sys.exit("no chromium on PATH. Next: apt-get install chromium")
@@ -47,12 +51,18 @@ def take(airflow: AirflowLocal, dag_id: str, run_id: str, out: Path) -> None:
         page = browser.new_page(viewport=SIZE, color_scheme="light")
         page.set_default_timeout(TIMEOUT_MILLISECONDS)
         log_in(page, airflow)
+        yield page
+        browser.close()
+
+
+def take(airflow: AirflowLocal, dag_id: str, run_id: str, out: Path) -> None:
+    """Write a PNG of a run's page with its tasks."""
+    with open_page(airflow) as page:
         page.goto(f"{airflow.base_url}/dags/{dag_id}/runs/{run_id}")
         page.get_by_text("verdict").first.wait_for()
         page.wait_for_load_state("networkidle")
         out.parent.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=out)
-        browser.close()
 
 
 def main() -> None:
