@@ -1,7 +1,8 @@
 """What Airflow and the pipeline cost in time: a run's wall time over the same MaxText commands, run by hand.
 
-Both sides find everything installed, converted and compiled by a first run. The run counts from the start of its first
-task to the end of its last, checks and deletion included; by hand it is the same MaxText commands, one after the other.
+Both sides find MaxText installed and compiled by a first run. The run counts from the start of its first task to the end of
+its last, checks and deletion included. By hand it is MaxText's three commands, one after the other; the run does not
+convert again what an earlier run has converted, so the ratio without the conversion is printed as well.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from rich.console import Console
@@ -25,7 +27,8 @@ from finetune.stages.runner import job_environment
 from finetune.steps import render_script
 
 RUN_TIMEOUT_SECONDS = 3600.0
-MAXTEXT_STEPS = ("training", "to_huggingface")
+CONVERSION = "conversion"
+MAXTEXT_STEPS = (CONVERSION, "training", "to_huggingface")
 PROMISED_RATIO = 1.15
 
 
@@ -54,7 +57,8 @@ def run_by_hand(plan: Plan) -> dict[str, float]:
     for stage in plan.stages:
         for step in stage.steps:
             if step.name in MAXTEXT_STEPS:
-                seconds[step.name] = run_script(render_script([step], stage.env), job_environment(stage))
+                script = 'NEW="$PWD/new"\n' + render_script([replace(step, output=None)], stage.env)
+                seconds[step.name] = run_script(script, job_environment(stage))
     return seconds
 
 
@@ -85,13 +89,10 @@ def main() -> None:
     for name, value in (second | {f"by hand: {name}": value for name, value in by_hand.items()}).items():
         table.add_row(name, f"{value:.1f}")
     console.print(table)
-    ratio = second["run"] / sum(by_hand.values())
-    console.print(
-        f"first run {first['run']:.0f} s, second {second['run']:.0f} s, by hand {sum(by_hand.values()):.0f} s"
-    )
-    console.print(
-        f"ratio of the second run to the same commands by hand: {ratio:.2f} (promised: {PROMISED_RATIO})"
-    )
+    hand, converted = sum(by_hand.values()), by_hand[CONVERSION]
+    console.print(f"first run {first['run']:.0f} s, second {second['run']:.0f} s, by hand {hand:.0f} s")
+    console.print(f"second run over by hand: {second['run'] / hand:.2f} (promised: {PROMISED_RATIO})")
+    console.print(f"second run over by hand without the conversion: {second['run'] / (hand - converted):.2f}")
 
 
 if __name__ == "__main__":
