@@ -1,12 +1,13 @@
 """What Airflow and the pipeline cost in time: a run's wall time over the same MaxText commands, run by hand.
 
-Both sides find MaxText installed and compiled by a first run. The run counts from the start of its first task to the end of
-its last, checks and deletion included. By hand it is MaxText's three commands, one after the other; the run does not
-convert again what an earlier run has converted, so the ratio without the conversion is printed as well.
+Both sides find MaxText installed and compiled by a first run. The run counts from the start of its first task to the
+end of its last, checks and deletion included. By hand it is MaxText's three commands, one after the other; the run does
+not convert again what an earlier run has converted, so the ratio without the conversion is printed as well.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -67,7 +68,12 @@ def run_script(script: str, environment: dict[str, str]) -> float:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, check=False
+            ["bash", "-c", script],
+            cwd=folder,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
     if done.returncode != 0:
         sys.exit(f"by hand it failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
