@@ -147,6 +147,7 @@ def test_a_task_whose_own_process_is_killed_takes_up_its_job_again(lab: Lab) -> 
     line = lab.line("killed-task", None, hold_at_step=9)
     line.trigger()
     line.wait_for_step(8)
+    line.wait_for_state("train", "deferred")
     with line.events_locked():
         line.trainer.mend()
         line.wait_for_state("train", "running")  # it takes the job's result, and waits for the lock
