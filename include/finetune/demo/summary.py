@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -34,6 +35,8 @@ def print_success(console: Console, store: RunStore, airflow: AirflowLocal, dag_
     console.print("\nWhere it is", style="bold")
     for name, place in places.items():
         console.print(f"  {name:<12}{escape(place)}", soft_wrap=True)
+    if export and (notice := Path(export.outputs["model"]) / "NOTICE").exists():
+        console.print(f"\n{escape(notice.read_text().splitlines()[0])} ({notice})", soft_wrap=True)
     console.print("\nAirflow stays up; stop it with: [bold]make stop[/]")
 
 
