@@ -24,7 +24,7 @@ from finetune.demo.demo import wait_for_dag
 from finetune.plan import Plan, make_plan
 from finetune.recipe import load_recipe
 from finetune.stages.context import recipe_path
-from finetune.stages.runner import job_environment
+from finetune.stages.job_io import job_environment
 from finetune.steps import render_script
 
 RUN_TIMEOUT_SECONDS = 3600.0

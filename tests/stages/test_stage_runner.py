@@ -13,7 +13,9 @@ import pytest
 from finetune.errors import ConnectionLost, JobLost, MachineLost, StageFailed, StageTimeout
 from finetune.foreground import run_stage
 from finetune.remote.local import LocalTransport
-from finetune.stages.runner import StageRunner, job_environment
+from finetune.stages.job_io import job_environment
+from finetune.stages.runner import StageRunner
+from finetune.stages.stage_machine import StageMachine
 from finetune.stages.teardown import create_machines, delete_machines, give_verdict, prove_nothing_left
 from finetune.stages.watch import TrainingMonitor
 from tests.stages.conftest import Bench
@@ -105,7 +107,7 @@ def test_a_try_that_was_killed_before_it_deleted_its_machine_leaves_that_to_the_
 ) -> None:
     StageRunner(ready.context(), "train").begin()
     with monkeypatch.context() as patch:
-        patch.setattr(StageRunner, "_release_machine", lambda _: None)
+        patch.setattr(StageMachine, "release", lambda _: None)
         finish(ready, "train", wait_until)
     assert len(ready.machines()) == 1
     assert StageRunner(ready.context(), "train").begin().state == "done"

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from finetune.errors import ConnectionLost, JobLost, MachineLost, PipelineError, StageFailed, StageTimeout
-from finetune.machines.base import MachineRecord, Role
+from finetune.machines.base import MachineRecord
 from finetune.plan import Stage
 from finetune.remote.jobs import JobHandle, JobStatus
 from finetune.stages.context import RunContext
 from finetune.stages.evidence import Proof, find_verdict, keep_training_events, prove
+from finetune.stages.job_io import job_environment, read_whole_file
+from finetune.stages.stage_machine import StageMachine
 from finetune.store import JobRef, StageRecord
 
 CANCEL_GRACE_SECONDS = 5.0
 KILLED_EXIT_CODES = (128 + 9, 128 + 15)
-# The label of a machine that a stage made for itself, and deletes: it outlives a try that was killed.
-MADE_BY = "stage"
 
 
 @dataclass(frozen=True)
@@ -49,11 +46,7 @@ class StageRunner:
     def __init__(self, context: RunContext, name: str) -> None:
         self.context = context
         self.stage: Stage = context.plan.stage(name)
-
-    @property
-    def role(self) -> Role:
-        """The role of the machine that the stage runs on."""
-        return self.context.machine_role(self.stage.role)
+        self.machine = StageMachine(context, name, context.machine_role(self.stage.role))
 
     @property
     def record_uri(self) -> str:
@@ -71,20 +64,17 @@ class StageRunner:
         """
         known = self.context.store.read_stage(self.stage.name)
         if reused := self._find_result(known):
-            self._release_machine()
+            self.machine.release()
             return reused
         self._require_inputs()
         started_at = datetime.now(UTC)
-        machine, made = self._ensure_machine()
+        machine, made = self.machine.ensure()
         try:
-            handle, status = (
-                self.context.provider(self.role)
-                .jobs(machine)
-                .start(self.stage.name, self.stage.digest, self.stage.script, job_environment(self.stage))
+            handle, status = self.machine.jobs(machine).start(
+                self.stage.name, self.stage.digest, self.stage.script, job_environment(self.stage)
             )
         except PipelineError:
-            if made:
-                self.context.provider(self.role).delete(machine)
+            self.machine.release()
             raise
         record = StageRecord(
             stage=self.stage.name,
@@ -114,7 +104,7 @@ class StageRunner:
             MachineLost: The machine is gone.
         """
         machine, handle, job = self._find_job()
-        jobs = self.context.provider(self.role).jobs(machine)
+        jobs = self.machine.jobs(machine)
         name = self.log_name(job)
         offset = self.context.store.log_size(name)
         status = jobs.poll(handle, offset)
@@ -154,7 +144,7 @@ class StageRunner:
             }
         )
         self.context.store.write_stage(done)
-        self._release_machine()
+        self.machine.release()
         return done
 
     def fail(self, error: PipelineError) -> None:
@@ -177,7 +167,7 @@ class StageRunner:
             }
         )
         self.context.store.write_stage(failed)
-        self._release_machine()
+        self.machine.release()
 
     def cancel(self, reason: str) -> None:
         """End the stage because somebody asked for it."""
@@ -204,12 +194,12 @@ class StageRunner:
 
     def cancel_job(self, record: StageRecord) -> None:
         """End the job of a record, if its machine is still there."""
-        machine = self._machine_of(record)
+        machine = self.machine.find(record.job)
         if machine and record.job:
             handle = JobHandle(
                 name=record.job.job_name, generation=record.job.generation, digest=record.job.digest
             )
-            self.context.provider(self.role).jobs(machine).cancel(handle, CANCEL_GRACE_SECONDS)
+            self.machine.jobs(machine).cancel(handle, CANCEL_GRACE_SECONDS)
 
     def _find_result(self, known: StageRecord | None) -> StageRecord | None:
         """Return the record of a result that is there already: of this run, or in the shared cache."""
@@ -254,31 +244,6 @@ class StageRunner:
                     next_step=f"clear the task {needed}, with downstream tasks",
                 )
 
-    def _ensure_machine(self) -> tuple[MachineRecord, bool]:
-        """Return the run's machine for the stage's role, and whether the stage has to delete it."""
-        provider = self.context.provider(self.role)
-        labels = self.context.labels | {"role": self.role}
-        found = [machine for machine in provider.find(labels) if machine.incarnation]
-        if found:
-            return found[0], found[0].labels.get(MADE_BY) == self.stage.name
-        spec = self.context.machine_spec(self.role)
-        owned = labels | {"owner": self.context.recipe.owner, MADE_BY: self.stage.name}
-        return provider.create(spec, owned), True
-
-    def _release_machine(self) -> None:
-        """Delete the machine that the stage made for itself, in this try or in one that was killed."""
-        provider = self.context.provider(self.role)
-        for machine in provider.find(self.context.labels | {"role": self.role, MADE_BY: self.stage.name}):
-            provider.delete(machine)
-
-    def _machine_of(self, record: StageRecord) -> MachineRecord | None:
-        if record.job is None:
-            return None
-        machines = self.context.provider(self.role).find(self.context.labels | {"role": self.role})
-        return next(
-            (machine for machine in machines if machine.incarnation == record.job.machine_incarnation), None
-        )
-
     def _running_record(self) -> StageRecord:
         record = self.context.store.read_stage(self.stage.name)
         if record is None or record.state != "running" or record.job is None:
@@ -293,7 +258,7 @@ class StageRunner:
     def _find_job(self) -> tuple[MachineRecord, JobHandle, JobRef]:
         record = self._running_record()
         assert record.job is not None
-        machine = self._machine_of(record)
+        machine = self.machine.find(record.job)
         if machine is None:
             raise MachineLost(
                 f"the machine {record.job.machine_name} is gone",
@@ -318,12 +283,12 @@ class StageRunner:
             MachineLost: The machine is gone.
         """
         machine, handle, _ = self._find_job()
-        return self.context.provider(self.role).jobs(machine).poll(handle, offset, file=file)
+        return self.machine.jobs(machine).poll(handle, offset, file=file)
 
     def _collect(self) -> Proof | None:
         """Return the proof that the ended job did its work; None where it still runs."""
         machine, handle, job = self._find_job()
-        jobs = self.context.provider(self.role).jobs(machine)
+        jobs = self.machine.jobs(machine)
         while not (polled := self.poll()).ended:
             if polled.state == "running":
                 return None
@@ -353,28 +318,3 @@ class StageRunner:
             left=f"what it had written before, in {self.context.store.root}",
             next_step="nothing: the next try starts it again; if it happens each time, look for a lack of memory",
         )
-
-
-def read_whole_file(read: Callable[[int], JobStatus]) -> bytes:
-    """Return all bytes of a file of a job's directory, read piece by piece."""
-    content = b""
-    while True:
-        status = read(len(content))
-        content += status.log
-        if len(content) >= status.log_size:
-            return content
-
-
-def job_environment(stage: Stage) -> dict[str, str]:
-    """Return the environment that a job is started with: where to find uv and Python, and the secrets that it needs."""
-    from uv import find_uv_bin
-
-    base = Path(sys.executable).resolve()
-    environment = {
-        "FINETUNE_PYTHON": str(base),
-        "PATH": f"{Path(find_uv_bin()).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-    }
-    for name in stage.secrets:
-        if value := os.environ.get(name):
-            environment[f"FINETUNE_SECRET_{name}"] = value
-    return environment
