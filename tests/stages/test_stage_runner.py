@@ -42,7 +42,8 @@ def test_a_stage_makes_the_machine_that_it_lacks_and_deletes_it(ready: Bench, wa
     assert record.job.made_machine
     assert len(ready.machines()) == 1
     ready.trainer.mend()
-    assert finish(ready, "train", wait_until).state == "done"
+    done = finish(ready, "train", wait_until)
+    assert (done.state, done.cost) == ("done", 0.0)
     assert ready.machines() == []
 
 

@@ -134,11 +134,15 @@ class StageRunner:
         if proof is None:
             return record
         ended_at = datetime.now(UTC)
+        seconds = (ended_at - record.started_at).total_seconds()
+        machine = self.machine.find(record.job)
+        price = machine.price_per_hour if machine else None
         done = record.model_copy(
             update={
                 "state": "done",
                 "ended_at": ended_at,
-                "seconds": (ended_at - record.started_at).total_seconds(),
+                "seconds": seconds,
+                "cost": None if price is None else price * seconds / 3600,
                 "outputs": dict(self.stage.outputs),
                 "evidence": dict(proof.evidence),
             }
