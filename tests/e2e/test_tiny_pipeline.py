@@ -173,7 +173,11 @@ def test_a_training_killed_in_mid_run_goes_on_from_its_checkpoint_and_reuses_wha
     pipeline.trigger("killed", LONG)
     checkpoint = wait_for("a checkpoint", lambda: find_checkpoint(pipeline, "killed"), RUN_SECONDS)
     # MaxText writes a step's row after its checkpoint, one step late: a kill in between loses that row for good.
-    wait_for("a later step", lambda: steps_of(pipeline, "killed")[-1] > int(checkpoint.name), RUN_SECONDS)
+    wait_for(
+        "a later step",
+        lambda: max(steps_of(pipeline, "killed"), default=0) > int(checkpoint.name),
+        RUN_SECONDS,
+    )
     victims = [process for process in psutil.process_iter() if "train_sft" in " ".join(cmdline(process))]
     assert victims, f"the training ended before it could be killed, after {checkpoint}"
     for process in victims:
