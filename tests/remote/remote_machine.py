@@ -60,8 +60,14 @@ class Machine:
 
     def process(self, command: str) -> psutil.Process:
         """Wait for the one process whose command line contains a text."""
-        wait_for(lambda: len(self.processes(command)) == 1, f"one process with {command!r}")
-        return self.processes(command)[0]
+        found: list[psutil.Process] = []
+
+        def is_alone() -> bool:
+            found[:] = self.processes(command)
+            return len(found) == 1
+
+        wait_for(is_alone, f"one process with {command!r}")
+        return found[0]
 
     def supervisor(self, handle: JobHandle) -> psutil.Process:
         """Return a job's supervisor."""
