@@ -22,12 +22,15 @@ class NightlyTimetable(CronTriggerTimetable):
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
     ) -> DagRunInfo | None:
-        """Return the next run: that of the timetable, or the first one that is not too late."""
+        """Return the next run: that of the timetable, or the first one that is not too late.
+
+        A backfill, which somebody asks for, gets every run between its two dates (``restriction.catchup``).
+        """
         planned = super().next_dagrun_info(
             last_automated_data_interval=last_automated_data_interval, restriction=restriction
         )
         oldest = timezone.coerce_datetime(timezone.utcnow() - GRACE)
-        if planned is None or planned.run_after >= oldest:
+        if planned is None or restriction.catchup or planned.run_after >= oldest:
             return planned
         start = self._align_to_next(oldest)
         if restriction.latest is not None and restriction.latest < start:

@@ -85,6 +85,18 @@ def test_no_run_is_due_after_the_last_day(set_clock: SetClock) -> None:
     assert next_run("17 02:00", latest="22 23:00") == at("21 02:00")
 
 
+def test_a_backfill_gets_the_nights_that_somebody_asks_for(set_clock: SetClock) -> None:
+    set_clock("20 12:00")
+    first, last = timezone.coerce_datetime(at("10 00:00")), timezone.coerce_datetime(at("12 00:00"))
+    asked = TimeRestriction(earliest=first, latest=last, catchup=True)
+    timetable, runs = NightlyTimetable("0 2 * * *", timezone="UTC"), []
+    interval = None
+    while info := timetable.next_dagrun_info(last_automated_data_interval=interval, restriction=asked):
+        interval = info.data_interval
+        runs.append(info.run_after)
+    assert runs == [at("10 02:00"), at("11 02:00")]
+
+
 def test_the_timetable_survives_its_way_through_airflows_database() -> None:
     restored = NightlyTimetable.deserialize(NightlyTimetable("5 2 * * *", timezone="UTC").serialize())
     assert type(restored) is NightlyTimetable
