@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,3 +32,9 @@ def make_airflow(tmp_path: Path) -> Iterator[Callable[..., AirflowLocal]]:
             return airflow
 
         yield make
+
+
+def pytest_configure() -> None:
+    """Undo what nohup and background shells hand down: signals that are ignored here are ignored in every child."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
