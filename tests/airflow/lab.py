@@ -57,9 +57,19 @@ class Line:
 
     # Steering
 
+    def wait_for_dag(self) -> None:
+        """Wait until Airflow knows the recipe."""
+        wait_for(f"the DAG {self.dag_id}", lambda: self.api.dag(self.dag_id))
+
+    def backfill(self, start: datetime, end: datetime) -> None:
+        """Ask for the scheduled runs between two times that have passed."""
+        self.wait_for_dag()
+        dates = {"from_date": start.isoformat(), "to_date": end.isoformat()}
+        self.api._call("POST", "/api/v2/backfills", {"dag_id": self.dag_id, **dates})
+
     def unpause(self) -> None:
         """Wait until Airflow knows the recipe, and let it run."""
-        wait_for(f"the DAG {self.dag_id}", lambda: self.api.dag(self.dag_id))
+        self.wait_for_dag()
         self.api.set_paused(self.dag_id, paused=False)
 
     def trigger(self, conf: Mapping[str, Any] | None = None, run: str = RUN) -> None:

@@ -31,12 +31,22 @@ def test_a_stalled_training_is_ended_and_says_so(lab: Lab) -> None:
 def test_a_missed_night_is_not_made_up_for_and_the_next_one_is_kept(lab: Lab) -> None:
     tick = (datetime.now(UTC) + timedelta(minutes=2)).replace(second=0, microsecond=0)
     line = lab.line("nightly", {"schedule": f"{tick.minute} {tick.hour} * * *"})
+    last = tick - timedelta(days=3)
+    line.backfill(
+        last - timedelta(minutes=1), last + timedelta(minutes=1)
+    )  # then came two nights without a run
     line.unpause()
     assert datetime.now(UTC) < tick, "Airflow took too long to see the recipe"
-    runs = wait_for("the night's run", lambda: line.api.dag_runs(line.dag_id))
-    assert [run.dag_run_id for run in runs] == [f"scheduled__{tick.isoformat()}"]
-    line.assert_green(runs[0].dag_run_id)
-    assert len(line.api.dag_runs(line.dag_id)) == 1
+
+    def find_scheduled_run() -> str | None:
+        runs = [run.dag_run_id for run in line.api.dag_runs(line.dag_id)]
+        return next((run for run in runs if run.startswith("scheduled__")), None)
+
+    run = wait_for("the night's run", find_scheduled_run)
+    assert run == f"scheduled__{tick.isoformat()}"
+    line.assert_green(run)
+    line.assert_green(f"backfill__{last.isoformat()}")
+    assert len(line.api.dag_runs(line.dag_id)) == 2
 
 
 def test_a_good_run_is_green_leaves_every_record_and_nothing_else(lab: Lab) -> None:
@@ -126,6 +136,7 @@ def test_a_training_that_is_marked_failed_while_it_is_waited_for_ends_with_its_j
     assert line.wait() == "failed"
     line.assert_nothing_left()
     assert line.states()["delete_machine"] == "success"
+    assert "the stage was stopped: a user ended the task" in line.stage("train").error
     assert line.trainer.calls("export") == []
 
 
