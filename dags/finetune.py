@@ -1,10 +1,9 @@
 """One Airflow DAG for each recipe; a broken recipe is reported by recipe_errors.py and hides no other."""
 
-from finetune import settings
-from finetune.recipe import Recipe, load_recipes
-from finetune_airflow.factory import make_dag
+from airflow.sdk import get_parsing_context
 
-for path, recipe in load_recipes(settings.recipes_dir()).items():
-    if isinstance(recipe, Recipe):
-        dag = make_dag(recipe, path)
-        globals()[dag.dag_id] = dag
+from finetune import settings
+from finetune_airflow.factory import make_dags
+
+# The process of a task asks for the DAG of its own recipe, and need not read the others.
+globals().update(make_dags(settings.recipes_dir(), get_parsing_context().dag_id))

@@ -8,7 +8,8 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, TriggerRule
 
-from finetune.recipe import Recipe, run_params
+from finetune.recipe import Recipe, load_recipe, load_recipes, run_params
+from finetune.recipe.load import SUFFIXES
 from finetune_airflow.operators.ends import (
     CreateMachineOperator,
     DeleteMachineOperator,
@@ -19,8 +20,22 @@ from finetune_airflow.operators.stage import StageOperator
 from finetune_airflow.sensors.training import TrainingSensor
 from finetune_airflow.timetable import NightlyTimetable
 
+DAG_PREFIX = "finetune_"
 RETRIES = 2
 RETRY_DELAY = timedelta(seconds=10)
+
+
+def make_dags(folder: Path, wanted: str | None) -> dict[str, DAG]:
+    """Return the DAG of each good recipe of a folder by its id, or only the wanted one.
+
+    Raises:
+        RecipeError: The wanted one's recipe cannot be right.
+    """
+    paths = [folder / f"{(wanted or '').removeprefix(DAG_PREFIX)}{suffix}" for suffix in SUFFIXES]
+    alone = next((path for path in paths if path.is_file()), None)
+    loaded = {alone: load_recipe(alone)} if alone else load_recipes(folder)
+    dags = [make_dag(recipe, path) for path, recipe in loaded.items() if isinstance(recipe, Recipe)]
+    return {dag.dag_id: dag for dag in dags}
 
 
 def make_dag(recipe: Recipe, recipe_path: Path) -> DAG:
@@ -30,7 +45,7 @@ def make_dag(recipe: Recipe, recipe_path: Path) -> DAG:
     """
     params = run_params(recipe)
     dag = DAG(
-        dag_id=f"finetune_{recipe.name}",
+        dag_id=f"{DAG_PREFIX}{recipe.name}",
         description=recipe.description,
         schedule=NightlyTimetable(recipe.schedule, timezone="UTC") if recipe.schedule else None,
         catchup=False,

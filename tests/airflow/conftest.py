@@ -27,14 +27,6 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
             yield lab
 
 
-@pytest.fixture(scope="session")
-def sqlite_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """A running Airflow on SQLite, as ``make demo`` starts it, without recipes yet."""
-    lab = Lab(tmp_path_factory.mktemp("sqlite-lab"))
-    with lab.airflow:
-        yield lab
-
-
 class SideBySide:
     """Runs the tests marked ``side_by_side`` in threads, all at once, and reports each in its turn.
 
@@ -56,24 +48,16 @@ class SideBySide:
 
     def _start_all(self, first: pytest.Function) -> None:
         pool = ThreadPoolExecutor(SIDE_BY_SIDE)
-        for item in first.session.items:
-            if isinstance(item, pytest.Function) and item.get_closest_marker("side_by_side"):
-                params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
-                self._futures[item.nodeid] = pool.submit(item.obj, lab=first.funcargs["lab"], **params)
+        items = [item for item in first.session.items if isinstance(item, pytest.Function)]
+        marked = [(mark, item) for item in items if (mark := item.get_closest_marker("side_by_side"))]
+        for _, item in sorted(marked, key=lambda pair: -pair[0].kwargs.get("seconds", 30)):
+            params: dict[str, Any] = item.callspec.params if hasattr(item, "callspec") else {}
+            self._futures[item.nodeid] = pool.submit(item.obj, lab=first.funcargs["lab"], **params)
         pool.shutdown(wait=False)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker and what it means."""
-    config.addinivalue_line("markers", "side_by_side: runs at the same time as all others of this mark")
+    words = "side_by_side(seconds=30): runs at the same time as all others of this mark, the longest first"
+    config.addinivalue_line("markers", words)
     config.pluginmanager.register(SideBySide())
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the tests that run side by side come before those that need Airflow to themselves."""
-    ours = [index for index, item in enumerate(items) if "/tests/airflow/" in str(item.path)]
-    ordered = sorted(
-        (items[index] for index in ours), key=lambda item: item.get_closest_marker("side_by_side") is None
-    )
-    for index, item in zip(ours, ordered, strict=True):
-        items[index] = item

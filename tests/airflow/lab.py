@@ -239,6 +239,13 @@ class Lab:
         trainer.set(**faults)
         return Line(name, self.airflow, recipe.store_url(), trainer)
 
+    @contextlib.contextmanager
+    def on_sqlite(self) -> Iterator[Lab]:
+        """Run another Airflow beside this one, on SQLite, as ``make demo`` starts it."""
+        other = Lab(self.root / "sqlite")
+        with other.airflow:
+            yield other
+
     def kill(self, component: str) -> None:
         """Kill one of Airflow's components, and only its own process, as the kernel does when memory runs out."""
         process = self.airflow.component(component)

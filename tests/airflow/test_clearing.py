@@ -17,6 +17,7 @@ def run_to_failed_export(lab: Lab, name: str) -> Line:
     return line
 
 
+@pytest.mark.side_by_side(seconds=60)
 def test_a_failed_stage_ends_the_run_without_its_machine_and_its_clear_makes_it_green(lab: Lab) -> None:
     line = run_to_failed_export(lab, "export-fails")
     assert line.states() == {
@@ -48,6 +49,7 @@ def test_a_failed_stage_ends_the_run_without_its_machine_and_its_clear_makes_it_
     assert [len(line.trainer.calls(command)) for command in ("convert", "train", "export")] == [1, 1, 2]
 
 
+@pytest.mark.side_by_side(seconds=60)
 def test_a_stage_that_is_cleared_alone_makes_its_own_machine_and_leaves_none(lab: Lab) -> None:
     line = run_to_failed_export(lab, "clear-alone")
     cleared = line.clear("export_checkpoint", only_failed=True, include_downstream=False)
@@ -67,6 +69,7 @@ def test_a_stage_that_is_cleared_alone_makes_its_own_machine_and_leaves_none(lab
     assert len(line.trainer.calls("train")) == 1
 
 
+@pytest.mark.side_by_side(seconds=60)
 def test_a_cleared_stage_that_is_ended_by_a_person_takes_its_own_machine_along(lab: Lab) -> None:
     line = run_to_failed_export(lab, "clear-and-end")
     line.trainer.set(hold=["export"])
@@ -79,6 +82,7 @@ def test_a_cleared_stage_that_is_ended_by_a_person_takes_its_own_machine_along(l
     line.assert_nothing_left()
 
 
+@pytest.mark.side_by_side(seconds=60)
 def test_a_training_that_failed_by_itself_is_cleared_watched_again_and_green(lab: Lab) -> None:
     line = lab.line("train-fails", None, exit_at_step=7)
     line.trigger()

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from airflow.sdk import DAG
 
+from finetune.errors import RecipeError
 from finetune.recipe import load_recipe
-from finetune_airflow.factory import make_dag
+from finetune_airflow.factory import make_dag, make_dags
 from finetune_airflow.timetable import NightlyTimetable
 from tests.fakes.recipes import write_recipe
 
@@ -56,6 +57,17 @@ def test_one_run_at_a_time_and_none_unasked(dag: DAG) -> None:
     assert not dag.catchup
     assert dag.schedule is None
     assert {task.owner for task in dag.tasks} == {"somebody"}
+
+
+def test_the_process_of_a_task_reads_its_own_recipe_only(tmp_path: Path) -> None:
+    folder = tmp_path / "recipes"
+    for name in ("one", "two"):
+        write_recipe(folder, name)
+    write_recipe(folder, "broken", {"trainer.step": 3})
+    assert sorted(make_dags(folder, None)) == ["finetune_one", "finetune_two"]
+    assert list(make_dags(folder, "finetune_two")) == ["finetune_two"]
+    with pytest.raises(RecipeError, match=r"broken\.yaml has a problem"):
+        make_dags(folder, "finetune_broken")
 
 
 def test_a_schedule_is_one_that_makes_up_for_nothing(tmp_path: Path) -> None:

@@ -6,28 +6,34 @@ import pytest
 
 from tests.airflow.lab import Lab
 
-pytestmark = [pytest.mark.airflow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.side_by_side(seconds=120), pytest.mark.timeout(900)]
 
 
-def test_a_run_outlives_its_scheduler_its_triggerer_and_all_of_airflow(sqlite_lab: Lab) -> None:
-    line = sqlite_lab.line("outlives", None, hold_at_step=3)
+def test_a_run_outlives_its_scheduler_its_triggerer_and_all_of_airflow(lab: Lab) -> None:
+    with lab.on_sqlite() as sqlite_lab:
+        outlive_kills(sqlite_lab)
+
+
+def outlive_kills(lab: Lab) -> None:
+    """Kill Airflow's processes, one after the other and then all, while a run trains."""
+    line = lab.line("outlives", None, hold_at_step=3)
     line.trigger()
     line.wait_for_step(2)
     line.wait_for_state("train", "deferred")
 
-    sqlite_lab.kill("scheduler")
+    lab.kill("scheduler")
     line.trainer.set(hold_at_step=5)
     line.wait_for_step(4)  # training and watch need no scheduler
-    sqlite_lab.respawn("scheduler")
+    lab.respawn("scheduler")
 
-    sqlite_lab.kill("triggerer")
+    lab.kill("triggerer")
     line.trainer.set(hold_at_step=7)
-    sqlite_lab.respawn("triggerer")
+    lab.respawn("triggerer")
     line.wait_for_step(6)
 
-    sqlite_lab.airflow.kill()
+    lab.airflow.kill()
     line.trainer.set(hold_at_step=9)
-    sqlite_lab.airflow.start()
+    lab.airflow.start()
     line.wait_for_step(8)
 
     line.trainer.mend()

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.side_by_side, pytest.mark.timeout
 STAGES = ["install_trainer", "convert_checkpoint", "train", "export_checkpoint", "check_model"]
 
 
+@pytest.mark.side_by_side(seconds=100)
 def test_a_stalled_training_is_ended_and_says_so(lab: Lab) -> None:
     line = lab.line("stalls", {"trainer.stall_timeout_minutes": 1}, hold_at_step=3)
     line.trigger()
@@ -28,6 +29,7 @@ def test_a_stalled_training_is_ended_and_says_so(lab: Lab) -> None:
     line.assert_nothing_left()
 
 
+@pytest.mark.side_by_side(seconds=150)
 def test_a_missed_night_is_not_made_up_for_and_the_next_one_is_kept(lab: Lab) -> None:
     tick = (datetime.now(UTC) + timedelta(minutes=2)).replace(second=0, microsecond=0)
     line = lab.line("nightly", {"schedule": f"{tick.minute} {tick.hour} * * *"})
